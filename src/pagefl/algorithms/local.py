@@ -1,0 +1,19 @@
+"""Local training without communication: the control that every table of personalised methods needs."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pagefl.core.algorithm import Algorithm, Clients, Local, State
+
+
+@dataclass(frozen=True)
+class LocalOnly(Algorithm):
+    """Each client trains its own model, round after round; nothing is sent, so the shared model stays as it began."""
+
+    def client_state(self, row: Tensor) -> State:
+        return {"model": row}
+
+    def local(self, clients: Clients) -> Local:
+        rows = clients.train(clients.kept["model"])
+        return Local(upload={}, personal=rows, kept={"model": rows})

@@ -1,0 +1,77 @@
+"""Algorithm: both halves of a federated method in one class. The defaults are FedAvg."""
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from .descent import Direction
+
+State = dict[str, Tensor]
+
+
+class Facts(NamedTuple):
+    """What a client knows of its own data, and the federation's mean size."""
+
+    sizes: Tensor  # [n]
+    class_counts: Tensor  # [n, classes]
+    mean_size: float
+
+
+class Clients(Protocol):
+    """A stack of clients in one round, as an algorithm sees it."""
+
+    sent: State  # from the server; a row for each client
+    kept: State  # their own; a row for each client; survives the round and never leaves the client
+    facts: Facts
+    lr: Tensor  # [n]
+    epochs: Tensor  # [n]
+
+    @property
+    def steps(self) -> Tensor:
+        """How many steps `train` makes for each client with the round's own epochs."""
+
+    def train(
+        self,
+        rows: Tensor,
+        *,
+        lr: Tensor | None = None,
+        epochs: Tensor | None = None,
+        mu: Tensor | float | None = None,
+        anchor: Tensor | None = None,
+        shift: Tensor | None = None,
+        direction: Direction | None = None,
+    ) -> Tensor:
+        """SGD on the clients' own data, in steps along gradient + mu * (row - anchor) + shift, or any `direction`."""
+
+
+class Local(NamedTuple):
+    """What a stack of clients makes of a round."""
+
+    upload: State  # all that the server will see
+    personal: Tensor  # the models the clients are judged by
+    kept: State = {}
+
+
+class Algorithm:
+    """Holds its constructor's arguments and nothing else: state comes in and goes out as tensors."""
+
+    def server_state(self, row: Tensor) -> State:
+        """`model`, the shared model W, is always part of it."""
+        return {"model": row}
+
+    def client_state(self, row: Tensor) -> State:
+        """One client's, before the first round."""
+        return {}
+
+    def send(self, server: State) -> State:
+        return {"model": server["model"]}
+
+    def local(self, clients: Clients) -> Local:
+        rows = clients.train(clients.sent["model"])
+        return Local(upload={"model": rows}, personal=rows)
+
+    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
+        """`weights` sum to one over those who uploaded; `share` is their part of all clients."""
+        if not uploads:
+            return server
+        return {**server, "model": weights @ uploads["model"]}

@@ -1,0 +1,51 @@
+"""Which examples each client uses in each step: a fresh shuffle every epoch, the last smaller batch kept."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Integers = npt.NDArray[np.int64]
+
+
+class Batches(NamedTuple):
+    index: npt.NDArray[np.int32]  # [clients, steps, batch size] positions in the client's own data
+    counts: npt.NDArray[np.int32]  # [clients, steps] how many of them are real
+    steps: Integers  # [clients]
+
+
+def draw(keys: npt.NDArray[np.uint64], sizes: Integers, epochs: Integers, batch_size: int) -> Batches:
+    """Client i's batches depend on keys[i], its size and its epochs alone, never on who trains beside it."""
+    batch_size = min(batch_size, int(sizes.max()))
+    steps = epochs * -(-sizes // batch_size)
+    longest = int(steps.max())
+    index = np.zeros((len(sizes), longest, batch_size), np.int32)
+    counts = np.zeros((len(sizes), longest), np.int32)
+    _shuffle(keys, sizes, epochs, index, counts)
+    return Batches(index, counts, steps)
+
+
+@njit(cache=True)
+def _shuffle(keys, sizes, epochs, index, counts):  # type: ignore[no-untyped-def]  # numba infers
+    batch_size = index.shape[2]
+    order = np.zeros(sizes.max(), np.int32)
+    for i in range(len(sizes)):
+        state, size, step = keys[i], sizes[i], 0
+        for j in range(size):
+            order[j] = j
+        for _ in range(epochs[i]):
+            for j in range(size - 1, 0, -1):  # Fisher and Yates
+                state += np.uint64(0x9E3779B97F4A7C15)  # splitmix64
+                bits = state
+                bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+                bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(32)
+                other = np.int64((bits * np.uint64(j + 1)) >> np.uint64(32))
+                order[j], order[other] = order[other], order[j]
+            for start in range(0, size, batch_size):
+                count = min(batch_size, size - start)
+                counts[i, step] = count
+                for j in range(count):
+                    index[i, step, j] = order[start + j]
+                step += 1

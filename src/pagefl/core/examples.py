@@ -1,0 +1,48 @@
+"""Labelled examples of many clients, and the roles a federation's data play."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """All clients' examples, one client after the other; client i owns x[starts[i]:starts[i + 1]]."""
+
+    x: Tensor
+    y: Tensor
+    starts: Tensor
+
+    @classmethod
+    def of(cls, clients: Sequence[tuple[Tensor, Tensor]]) -> "Examples":
+        sizes = torch.tensor([0, *(len(y) for _, y in clients)])
+        x, y = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])
+        return cls(x, y.long(), sizes.cumsum(0))
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        return self.starts.diff()
+
+    def client(self, i: int) -> tuple[Tensor, Tensor]:
+        own = slice(int(self.starts[i]), int(self.starts[i + 1]))
+        return self.x[own], self.y[own]
+
+    def to(self, device: str) -> "Examples":
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Data by role. The server's two sets are Examples of one owner: `game` may be looked at, `server_test` only judges."""
+
+    train: Examples
+    test: Examples
+    game: Examples
+    server_test: Examples
+    holdout: Examples | None = None

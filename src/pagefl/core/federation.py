@@ -1,0 +1,178 @@
+"""A federation is a matrix and a client is a row: all state of one algorithm's run, and what a round does to it."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from . import rng
+from .algorithm import Algorithm, Facts, State
+from .engine import Stack, Training
+from .evaluate import Scores, measure
+from .examples import Examples, Splits
+from .model import Model
+
+Floats = npt.NDArray[np.float64]
+Allocate = Callable[[Sequence[int], torch.dtype], Tensor]
+JUDGED_TOGETHER = 50  # owners of examples that one job judges
+
+
+class Job(NamedTuple):
+    """A piece of a round's work that any worker may do. Pieces never depend on how many workers there are."""
+
+    kind: str  # "train", or the split on which the sent model is judged
+    ids: npt.NDArray[np.int64]
+    round: int = 0
+    lr: Floats = np.empty(0)
+    epochs: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+
+class Trained(NamedTuple):
+    """What is known of the clients that trained, in the order of their ids."""
+
+    ids: npt.NDArray[np.int64]
+    test: Scores  # personal models on their own test data
+    train: Scores  # personal models on what the game may see: the hold-out where there is one, or the training data
+    before: Scores  # the sent model on the test data of *all* clients
+
+
+class Federation:
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        data: Splits,
+        training: Training,
+        *,
+        row: Tensor,
+        chunk: int | None = None,
+        allocate: Allocate = lambda shape, dtype: torch.zeros(*shape, dtype=dtype),
+    ) -> None:
+        """`row`: the model at the start. `allocate`: makes the zeros that workers share."""
+        self.model, self.algorithm, self.training = model, algorithm, training
+        self.data = {
+            "train": data.train,
+            "test": data.test,
+            "reward": data.holdout or data.train,
+            "game": data.game,
+            "server_test": data.server_test,
+        }
+        self.data = {role: examples.to(model.device) for role, examples in self.data.items()}
+        self.size = len(data.train)
+        self.chunk = chunk or model.chunk
+        self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
+        classes = model.logits(row[None], self.data["train"].x[None, :1]).shape[-1]
+        self.class_counts = torch.stack([data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)])
+
+        def rows_like(state: State, count: int) -> State:
+            return {name: allocate([count, *value.shape], value.dtype) for name, value in state.items()}
+
+        self.server = algorithm.server_state(row.clone())
+        self.sent = rows_like(algorithm.send(self.server), 1)
+        self.kept = rows_like(algorithm.client_state(row), self.size)
+        for name, value in algorithm.client_state(row).items():
+            self.kept[name][:] = value
+        self._send()
+        # A rehearsal without a step tells what this algorithm uploads, and whether that is also the personal model.
+        first = self._stack(Job("train", np.array([0]), lr=np.ones(1), epochs=np.zeros(1, np.int64)))
+        rehearsal = algorithm.local(first)
+        self.uploads = rows_like({name: value[0] for name, value in rehearsal.upload.items()}, self.size)
+        same = [self.uploads[name] for name, value in rehearsal.upload.items() if value is rehearsal.personal]
+        self.personal = same[0] if same else allocate([self.size, len(row)], row.dtype)
+        self.personal[:] = row
+
+    def work(self, job: Job) -> object:
+        """What a worker does. It reads and writes rows in place and answers with scores."""
+        ids = torch.from_numpy(job.ids)
+        if job.kind != "train":
+            return measure(self.model, self.sent["model"], self.data[job.kind], ids)
+        outcome = self.algorithm.local(self._stack(job))
+        for name, rows in outcome.upload.items():
+            self.uploads[name][ids] = rows
+        for name, rows in outcome.kept.items():
+            self.kept[name][ids] = rows
+        self.personal[ids] = outcome.personal
+        return tuple(measure(self.model, outcome.personal, self.data[role], ids) for role in ("test", "reward"))
+
+    def train(self, round: int, ids: npt.NDArray[np.int64], lr: Floats, epochs: npt.NDArray[np.int64]) -> Trained:
+        """Clients lead: each trains what the server sends, with its own lr and epochs."""
+        self._send()
+        sizes = self.data["train"].sizes.numpy()[ids]
+        order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
+        pieces = [order[i : i + self.chunk] for i in range(0, len(order), self.chunk)]
+        jobs = [Job("train", ids[p], round, lr[p], epochs[p]) for p in pieces]
+        before = self._judging("test")
+        answers = self.run_jobs(jobs + before)
+        back = np.argsort(order)
+        test, train = (_join([a[role] for a in answers[: len(jobs)]], back) for role in (0, 1))  # type: ignore[index]
+        return Trained(ids, test, train, _join(answers[len(jobs) :]))
+
+    def aggregate(self, ids: npt.NDArray[np.int64], weights: Floats) -> None:
+        """The server follows: it sees uploads and nothing else."""
+        everybody = len(ids) == self.size
+        uploads = {name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()}
+        share = torch.from_numpy(weights).to(self.personal)
+        self.server = self.algorithm.aggregate(self.server, uploads, share, len(ids) / self.size)
+        self._send()
+
+    def judge(self, *roles: str) -> dict[str, Scores]:
+        """The shared model on these splits, an entry per owner (a client, or a block of the server's examples)."""
+        jobs = [job for role in roles for job in self._judging(role)]
+        answers = self.run_jobs(jobs)
+        return {
+            role: _join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role])
+            for role in roles
+        }
+
+    def state(self) -> State:
+        """Everything that a round changes, as views: copy what must outlive the next round."""
+        homes = {"server": self.server, "kept": self.kept, "clients": {"personal": self.personal}}
+        return {f"{home}.{name}": value for home, state in homes.items() for name, value in state.items()}
+
+    def load(self, state: State) -> None:
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+    def participants(self, round: int, share: float) -> npt.NDArray[np.int64]:
+        count = max(1, int(share * self.size + 0.5))
+        drawn = rng.stream(self.training.seed, "participants", round).choice(self.size, count, replace=False)
+        return np.sort(drawn)
+
+    def _send(self) -> None:
+        for name, value in self.algorithm.send(self.server).items():
+            self.sent[name][0] = value
+
+    def _stack(self, job: Job) -> Stack:
+        ids = torch.from_numpy(job.ids)
+        device = self.model.device
+        train = self.data["train"]
+        return Stack(
+            model=self.model,
+            examples=train,
+            training=self.training,
+            round=job.round,
+            ids=ids,
+            sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
+            kept={name: value[ids] for name, value in self.kept.items()},
+            facts=Facts(train.sizes[ids], self.class_counts[ids], float(train.sizes.double().mean())),
+            lr=torch.from_numpy(job.lr).to(device, self.model.layout.dtype),
+            epochs=torch.from_numpy(job.epochs),
+        )
+
+    def _judging(self, role: str) -> list[Job]:
+        owners = np.arange(len(self.data[role]))
+        return [Job(role, owners[i : i + JUDGED_TOGETHER]) for i in range(0, len(owners), JUDGED_TOGETHER)]
+
+
+def pooled(scores: Scores, examples: Examples) -> tuple[float, float]:
+    """Loss and accuracy over all examples, whoever owns them."""
+    sizes = examples.sizes.numpy()
+    return float(scores.loss @ sizes / sizes.sum()), float(scores.accuracy @ sizes / sizes.sum())
+
+
+def _join(parts: Sequence[object], order: npt.NDArray[np.int64] | None = None) -> Scores:
+    loss, accuracy = (np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[call-overload]
+    return Scores(loss, accuracy) if order is None else Scores(loss[order], accuracy[order])

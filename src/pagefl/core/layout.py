@@ -1,0 +1,45 @@
+"""Parameters of an nn.Module <-> named columns of one flat row."""
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from .errors import UserError
+
+
+class Layout:
+    """Which columns of a row hold which parameter. Frozen parameters stay in the module: nobody trains or sends them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise UserError(f"module {type(module).__name__} has no trainable parameter; it needs at least one")
+        dtypes = {p.dtype for p in parameters.values()}
+        if len(dtypes) > 1:
+            raise UserError(f"module {type(module).__name__} mixes parameter types {sorted(map(str, dtypes))}; use one")
+        self.dtype = dtypes.pop()
+        self.shapes = {name: p.shape for name, p in parameters.items()}
+        self.columns: dict[str, slice] = {}
+        start = 0
+        for name, shape in self.shapes.items():
+            self.columns[name] = slice(start, start + prod(shape))
+            start += prod(shape)
+        self.width = start
+
+    def row(self, module: nn.Module) -> Tensor:
+        parameters = dict(module.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.shapes])
+
+    def views(self, rows: Tensor) -> dict[str, Tensor]:
+        """Every parameter of a row, or of each row of a stack, in its own shape and without a copy."""
+        lead = rows.shape[:-1]
+        return {name: rows[..., self.columns[name]].view(*lead, *shape) for name, shape in self.shapes.items()}
+
+    def fill(self, module: nn.Module, row: Tensor) -> nn.Module:
+        """Write a row into a module, for people who want to use it."""
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, value in self.views(row).items():
+                parameters[name].copy_(value)
+        return module

@@ -1,0 +1,76 @@
+"""How a module is trained: fused, stacked or row by row, chosen by measuring once on this machine."""
+
+import json
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from pagefl.core.errors import UserError
+from pagefl.core.linear import LinearModel
+from pagefl.core.model import Batch, Model, RowModel, StackedModel, check_trainable
+
+PATHS: dict[str, type[Model]] = {kind.path: kind for kind in (LinearModel, StackedModel, RowModel)}
+
+
+def build(module: nn.Module, x: Tensor, labels: int, path: str, device: str) -> Model:
+    """`x`: a batch of real examples."""
+    random = check_trainable(module, x, labels)
+    fused = LinearModel.fits(module, x, device)
+    if path == "auto":
+        path = "fused" if fused else "rows" if random else _measured(module, x, device)
+    if path == "fused" and not fused:
+        raise UserError("path = fused: the module is not one linear layer in float32 on the CPU; valid is auto, stacked or rows")
+    if path == "stacked" and random:
+        raise UserError("path = stacked: the module draws random numbers (dropout), which a stack would share; valid is auto or rows")
+    return PATHS[path](module, device)
+
+
+def _measured(module: nn.Module, x: Tensor, device: str) -> str:
+    """The answer is kept, so that a close race does not change a run's last bits from one day to the next."""
+    facts = (str(module), list(x.shape), str(x.dtype), device, torch.__version__, torch.get_num_threads())
+    name = sha256(repr(facts).encode()).hexdigest()[:16]
+    store = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pagefl" / "paths.json"
+    try:
+        known = json.loads(store.read_text())
+    except (OSError, ValueError):
+        known = {}
+    if known.get(name) in ("stacked", "rows"):
+        return str(known[name])
+    answer = _race(module, x, device)
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        aside = store.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps({**known, name: answer}))
+        aside.replace(store)
+    except OSError:
+        pass  # a home that cannot be written to only means measuring again
+    return answer
+
+
+def _race(module: nn.Module, x: Tensor, device: str) -> str:
+    stacked, rows = StackedModel(module, device), RowModel(module, device)
+    row = stacked.layout.row(module)
+    n = int(min(16, max(2, 8e6 // len(row))))
+    stack = row.expand(n, -1).clone()
+    y = torch.zeros(n, len(x), dtype=torch.long, device=device)
+    batch = Batch(x.to(device).expand(n, *x.shape), y, torch.full_like(y, 1 / len(x), dtype=row.dtype))
+    try:
+        stacked.gradient(stack, batch)
+        stacked.logits(stack, batch.x)
+    except RuntimeError:
+        return "rows"  # vmap has no rule for something in this module
+    rows.gradient(stack, batch)
+    times = [(_seconds(lambda: stacked.gradient(stack, batch)), _seconds(lambda: rows.gradient(stack, batch))) for _ in range(3)]
+    best_stacked, best_rows = (min(column) for column in zip(*times, strict=True))
+    return "stacked" if best_stacked < best_rows else "rows"
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = perf_counter()
+    call()
+    return perf_counter() - start

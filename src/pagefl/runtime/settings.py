@@ -1,0 +1,28 @@
+"""What a run can be told, beside its task and its algorithm."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    rounds: int = Field(1000, ge=1, description="communication rounds")
+    seed: int = Field(0, ge=0, lt=2**63, description="of the data and of every random stream")
+    lr: Finite = Field(0.1, gt=0, description="learning rate of local SGD")
+    epochs: int = Field(5, ge=1, description="local epochs in a round")
+    batch_size: int = Field(32, ge=1, description="the last smaller batch is kept")
+    weight_decay: Finite = Field(0.0, ge=0, description="added to the gradient, after clipping")
+    clip: float = Field(10.0, gt=0, description="largest norm of a step's direction; inf for none")
+    participation: Finite = Field(1.0, gt=0, le=1, description="share of the clients that train in a round")
+    holdout: Finite = Field(0.0, ge=0, lt=1, description="share of the training data kept out for rewards")
+    reward_penalty: Finite = Field(0.0, ge=0, description="added to a loss before it becomes the reward 1 / loss")
+    device: str = Field("cpu", description="a torch device")
+    workers: int = Field(0, ge=0, description="worker processes; 0: one per core. Changes speed, never results")
+    chunk: int = Field(0, ge=0, description="rows trained together; 0: what suits the path")
+    path: Literal["auto", "fused", "stacked", "rows"] = Field("auto", description="how rows are trained; auto measures once")
+    checkpoint_seconds: Finite = Field(10.0, ge=0, description="time between checkpoints; 0: after every round")
+    clients_every: int = Field(1, ge=0, description="rounds between records of every client; 0: none")

@@ -1,0 +1,106 @@
+"""Worker processes that share the federation's rows: forked, so data and code are there without a copy."""
+
+import mmap
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from math import prod
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pagefl.core.errors import UserError
+
+CAN_FORK = sys.platform.startswith("linux")  # elsewhere a forked torch is not safe
+
+
+class Lost(Exception):
+    """A worker process died."""
+
+
+def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros that forked workers see. Anonymous memory: no file to leak and no /dev/shm to fill."""
+    count = prod(shape)
+    if not count:
+        return torch.zeros(*shape, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(*shape)
+
+
+def one_thread() -> None:
+    """Every numeric path runs on one thread, so that bits do not depend on a machine's cores; processes are for speed."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+class Workers:
+    """`run(jobs)` does every job once, somewhere, and answers in the order of the jobs."""
+
+    def __init__(self, count: int, work: Callable[[Any], object]) -> None:
+        context = multiprocessing.get_context("fork")
+        self.pipes: list[Connection] = []
+        self.processes = []
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, [*self.pipes, ours], work, os.getpid()), daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def run(self, jobs: Sequence[Any]) -> list[Any]:
+        answers: list[Any] = [None] * len(jobs)
+        waiting = iter(enumerate(jobs))
+        busy: dict[Connection, int] = {}
+
+        def hand_out(pipe: Connection) -> None:
+            if (item := next(waiting, None)) is not None:
+                busy[pipe] = item[0]
+                pipe.send(item[1])
+
+        for pipe in self.pipes:
+            hand_out(pipe)
+        while busy:
+            for pipe in wait(list(busy)):
+                assert isinstance(pipe, Connection)
+                try:
+                    good, answer = pipe.recv()
+                except EOFError:
+                    raise Lost("a worker process died (out of memory?); resume the run, with fewer workers if it happens again") from None
+                if not good:
+                    raise answer
+                answers[busy.pop(pipe)] = answer
+                hand_out(pipe)
+        return answers
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(timeout=1)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], object], parent: int) -> None:
+    for other in others:  # inherited ends would keep a dead parent's pipes open
+        other.close()
+    one_thread()
+    try:
+        while os.getppid() == parent:
+            if not pipe.poll(1.0):
+                continue
+            job = pipe.recv()
+            try:
+                pipe.send((True, work(job)))
+            except UserError as error:
+                pipe.send((False, error))
+            except Exception as error:  # a bug: say what and where, in the parent
+                error.add_note("(in a worker process)")
+                pipe.send((False, error))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        pass
+    os._exit(0)  # without the parent's exit handlers
