@@ -1,5 +1,6 @@
 """Algorithm: both halves of a federated method in one class. The defaults are FedAvg."""
 
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -44,12 +45,13 @@ class Clients(Protocol):
         """SGD on the clients' own data, in steps along gradient + mu * (row - anchor) + shift, or any `direction`."""
 
 
-class Local(NamedTuple):
+@dataclass(frozen=True)
+class Local:
     """What a stack of clients makes of a round."""
 
     upload: State  # all that the server will see
     personal: Tensor  # the models the clients are judged by
-    kept: State = {}
+    kept: State = field(default_factory=dict)
 
 
 class Algorithm:

@@ -10,7 +10,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class Batches(NamedTuple):
-    index: npt.NDArray[np.int32]  # [clients, steps, batch size] positions in the client's own data
+    positions: npt.NDArray[np.int32]  # [clients, steps, batch size] in the client's own data
     counts: npt.NDArray[np.int32]  # [clients, steps] how many of them are real
     steps: Integers  # [clients]
 
@@ -20,15 +20,15 @@ def draw(keys: npt.NDArray[np.uint64], sizes: Integers, epochs: Integers, batch_
     batch_size = min(batch_size, int(sizes.max()))
     steps = epochs * -(-sizes // batch_size)
     longest = int(steps.max())
-    index = np.zeros((len(sizes), longest, batch_size), np.int32)
+    positions = np.zeros((len(sizes), longest, batch_size), np.int32)
     counts = np.zeros((len(sizes), longest), np.int32)
-    _shuffle(keys, sizes, epochs, index, counts)
-    return Batches(index, counts, steps)
+    _shuffle(keys, sizes, epochs, positions, counts)
+    return Batches(positions, counts, steps)
 
 
 @njit(cache=True)
-def _shuffle(keys, sizes, epochs, index, counts):  # type: ignore[no-untyped-def]  # numba infers
-    batch_size = index.shape[2]
+def _shuffle(keys, sizes, epochs, positions, counts):  # type: ignore[no-untyped-def]  # numba infers
+    batch_size = positions.shape[2]
     order = np.zeros(sizes.max(), np.int32)
     for i in range(len(sizes)):
         state, size, step = keys[i], sizes[i], 0
@@ -47,5 +47,5 @@ def _shuffle(keys, sizes, epochs, index, counts):  # type: ignore[no-untyped-def
                 count = min(batch_size, size - start)
                 counts[i, step] = count
                 for j in range(count):
-                    index[i, step, j] = order[start + j]
+                    positions[i, step, j] = order[start + j]
                 step += 1

@@ -122,10 +122,7 @@ class Federation:
         """The shared model on these splits, an entry per owner (a client, or a block of the server's examples)."""
         jobs = [job for role in roles for job in self._judging(role)]
         answers = self.run_jobs(jobs)
-        return {
-            role: _join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role])
-            for role in roles
-        }
+        return {role: _join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role]) for role in roles}
 
     def state(self) -> State:
         """Everything that a round changes, as views: copy what must outlive the next round."""
@@ -174,5 +171,5 @@ def pooled(scores: Scores, examples: Examples) -> tuple[float, float]:
 
 
 def _join(parts: Sequence[object], order: npt.NDArray[np.int64] | None = None) -> Scores:
-    loss, accuracy = (np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[call-overload]
+    loss, accuracy = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Scores(loss, accuracy) if order is None else Scores(loss[order], accuracy[order])

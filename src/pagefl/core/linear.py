@@ -1,5 +1,7 @@
 """Linear-softmax models: a whole local training in one compiled kernel, a client's weights never leaving the L1 cache."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +37,7 @@ class LinearModel(Model):
         flat = x.flatten(1)
         if weight.dtype != torch.float32 or flat.dtype != torch.float32 or flat.shape[1] != weight.shape[1]:
             return False
-        with torch.no_grad(), _probe(weight, bias):
+        with torch.no_grad(), _other_values(weight, bias):
             return torch.allclose(module(x), flat @ weight.T + bias, atol=1e-5)
 
     def logits(self, rows: Tensor, x: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ class LinearModel(Model):
 
 def compiled() -> bool:
     """Whether the kernels lie in numba's cache, so that the first call is quick."""
-    return all(any(Path(f.stats.cache_path).glob(f"*{f.__name__}-*.nbi")) for f in (_descend, _shuffle))
+    return all(any(Path(f.stats.cache_path or ".").glob(f"*{f.py_func.__name__}-*.nbi")) for f in (_descend, _shuffle))
 
 
 def _array(tensor: Tensor | None) -> np.ndarray:
@@ -80,20 +82,17 @@ def _array(tensor: Tensor | None) -> np.ndarray:
     return tensor.contiguous().float().numpy()
 
 
-class _probe:
+@contextmanager
+def _other_values(*parameters: Tensor) -> Iterator[None]:
     """Zero weights say nothing about a forward: try it on others, and put the old ones back."""
-
-    def __init__(self, *parameters: Tensor) -> None:
-        self.parameters = parameters
-        self.kept = [p.detach().clone() for p in parameters]
-
-    def __enter__(self) -> None:
-        for p in self.parameters:
-            p.data.copy_(torch.linspace(-1, 1, p.numel()).view_as(p))
-
-    def __exit__(self, *_: object) -> None:
-        for p, kept in zip(self.parameters, self.kept, strict=True):
-            p.data.copy_(kept)
+    kept = [p.detach().clone() for p in parameters]
+    for p in parameters:
+        p.data.copy_(torch.linspace(-1, 1, p.numel()).view_as(p))
+    try:
+        yield
+    finally:
+        for p, old in zip(parameters, kept, strict=True):
+            p.data.copy_(old)
 
 
 @njit(cache=True, fastmath=FAST)
@@ -144,7 +143,7 @@ def _softmax_error(z, power, label, count, classes):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, fastmath=FAST)
-def _descend(rows, x, y, starts, index, counts, steps, lr, weight_decay, clip, mu, anchor, shift):  # type: ignore[no-untyped-def]  # numba infers
+def _descend(rows, x, y, starts, positions, counts, steps, lr, weight_decay, clip, mu, anchor, shift):  # type: ignore[no-untyped-def]  # numba infers
     features = x.shape[1]
     classes = rows.shape[1] // (features + 1)
     # Padded, so that every inner loop is whole vectors: classes to 8 lanes, features (and bias) and batch to blocks of 4.
@@ -154,7 +153,7 @@ def _descend(rows, x, y, starts, index, counts, steps, lr, weight_decay, clip, m
     gradient = np.zeros((height, width), np.float32)
     home = np.zeros((height, width), np.float32)
     push = np.zeros((height, width), np.float32)
-    tall = (index.shape[2] + 3) // 4 * 4
+    tall = (positions.shape[2] + 3) // 4 * 4
     inputs = np.zeros((tall, height), np.float32)
     errors = np.zeros((tall, width), np.float32)
     power = np.zeros(width, np.int32)
@@ -174,7 +173,7 @@ def _descend(rows, x, y, starts, index, counts, steps, lr, weight_decay, clip, m
                 if b >= count:
                     u[:] = np.float32(0.0)
                     continue
-                example = starts[i] + index[i, step, b]
+                example = starts[i] + positions[i, step, b]
                 source = x[example]
                 for j in range(features):
                     u[j] = source[j]

@@ -46,14 +46,14 @@ class Model:
         order, working = descent.schedule()
         order_on_device = order.to(self.device)
         moving = rows[order_on_device]  # a copy
-        index = torch.from_numpy(descent.batches.index).to(self.device)[order_on_device]
+        positions = torch.from_numpy(descent.batches.positions).to(self.device)[order_on_device]
         counts = torch.from_numpy(descent.batches.counts).to(self.device)[order_on_device]
-        places = torch.arange(index.shape[2], device=self.device)
+        places = torch.arange(positions.shape[2], device=self.device)
         starts = descent.examples.starts.to(self.device)[descent.owners.to(self.device)][order_on_device]
         lr = descent.lr[order_on_device]
         for step, n in enumerate(working):
             active = moving[:n]
-            chosen = starts[:n, None] + index[:n, step]
+            chosen = starts[:n, None] + positions[:n, step]
             count = counts[:n, step, None]
             batch = Batch(descent.examples.x[chosen], descent.examples.y[chosen], (places < count) / count)
             direction = descent.step_direction(active, self.gradient(active, batch), order_on_device[:n])

@@ -60,7 +60,9 @@ class FederatedData(Splits):
                     "get at least one and leave one for training"
                 )
             order = torch.from_numpy(rng.stream(seed, "split", i).permutation(len(y)))
-            for role, part in zip(["test", "server", "holdout", "train"], order.split([*counts, len(y) - sum(counts)]), strict=True):
+            for role, part in zip(
+                ["test", "server", "holdout", "train"], order.split([*counts, len(y) - sum(counts)]), strict=True
+            ):
                 parts[role].append((x[part], y[part]))
         public = (torch.cat([x for x, _ in parts["server"]]), torch.cat([y for _, y in parts["server"]]))
         return cls(parts["train"], parts["test"], public, parts["holdout"] if holdout else None, seed)
@@ -72,7 +74,9 @@ class FederatedData(Splits):
             x, y = self.train.client(i)
             count = max(1, round(share * len(y)))
             if count >= len(y):
-                raise UserError(f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a smaller share")
+                raise UserError(
+                    f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a smaller share"
+                )
             order = torch.from_numpy(rng.stream(seed, "holdout", i).permutation(len(y)))
             held.append((x[order[:count]], y[order[:count]]))
             kept.append((x[order[count:]], y[order[count:]]))
@@ -88,7 +92,9 @@ def _checked(role: str, client: int, pair: Pair, shape: torch.Size) -> Pair:
     where = role if role == "server" else f"{role}[{client}]"
     x, y = (torch.as_tensor(part) if not isinstance(part, np.ndarray) else torch.from_numpy(part) for part in pair)
     if y.dim() != 1 or len(x) != len(y) or not len(y):
-        raise UserError(f"{where} has x of shape {list(x.shape)} and y of shape {list(y.shape)}; valid is n > 0 examples and n labels")
+        raise UserError(
+            f"{where} has x of shape {list(x.shape)} and y of shape {list(y.shape)}; valid is n > 0 examples and n labels"
+        )
     if x.shape[1:] != shape:
         raise UserError(f"{where} has examples of shape {list(x.shape[1:])} but train[0] has {list(shape)}; they must agree")
     if y.is_floating_point() or y.is_complex() or int(y.min()) < 0:

@@ -24,9 +24,13 @@ def build(module: nn.Module, x: Tensor, labels: int, path: str, device: str) -> 
     if path == "auto":
         path = "fused" if fused else "rows" if random else _measured(module, x, device)
     if path == "fused" and not fused:
-        raise UserError("path = fused: the module is not one linear layer in float32 on the CPU; valid is auto, stacked or rows")
+        raise UserError(
+            "path = fused: the module is not one linear layer in float32 on the CPU; valid is auto, stacked or rows"
+        )
     if path == "stacked" and random:
-        raise UserError("path = stacked: the module draws random numbers (dropout), which a stack would share; valid is auto or rows")
+        raise UserError(
+            "path = stacked: the module draws random numbers (dropout), which a stack would share; valid is auto or rows"
+        )
     return PATHS[path](module, device)
 
 
@@ -65,7 +69,9 @@ def _race(module: nn.Module, x: Tensor, device: str) -> str:
     except RuntimeError:
         return "rows"  # vmap has no rule for something in this module
     rows.gradient(stack, batch)
-    times = [(_seconds(lambda: stacked.gradient(stack, batch)), _seconds(lambda: rows.gradient(stack, batch))) for _ in range(3)]
+    times = [
+        (_seconds(lambda: stacked.gradient(stack, batch)), _seconds(lambda: rows.gradient(stack, batch))) for _ in range(3)
+    ]
     best_stacked, best_rows = (min(column) for column in zip(*times, strict=True))
     return "stacked" if best_stacked < best_rows else "rows"
 

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -36,14 +36,11 @@ Observe = Callable[[record.Record], None]
 class Run:
     """A run, finished or under way, as its user sees it."""
 
-    records: record.Records | tuple[list[record.Record], list[record.Record]]
+    rounds: list[record.Record]
+    client_rounds: list[record.Record]
     state: dict[str, Tensor]
     make_module: Callable[[], nn.Module]
     directory: Path | None = None
-
-    @property
-    def rounds(self) -> list[record.Record]:
-        return self.records.rounds if isinstance(self.records, record.Records) else self.records[0]
 
     @property
     def history(self) -> pd.DataFrame:
@@ -53,7 +50,7 @@ class Run:
     @property
     def clients(self) -> pd.DataFrame:
         """One row per round and client."""
-        return record.by_client(self.records.clients if isinstance(self.records, record.Records) else self.records[1])
+        return record.by_client(self.client_rounds)
 
     @property
     def model(self) -> nn.Module:
@@ -78,8 +75,10 @@ def play(
     say: Say = lambda message: None,
 ) -> Run:
     """Run to the last round; where the directory holds a checkpoint, from there."""
-    with _numeric_mode():
+    with _numeric_mode(), ExitStack() as opened:
         federation = _federation(task, algorithm, settings, say)
+        if directory:
+            opened.enter_context(directory.open())
         progress = _Progress(federation, settings)
         sizes = progress.restore(directory, say) if directory else None
         records = record.Records(directory.path if directory else None, sizes)
@@ -99,7 +98,9 @@ def play(
             finally:
                 records.close()
     state = {name: tensor.clone() for name, tensor in federation.state().items()}
-    return Run(records, state, lambda: task.fresh_module(settings.seed), directory.path if directory else None)
+    return Run(
+        records.rounds, records.clients, state, lambda: task.fresh_module(settings.seed), directory.path if directory else None
+    )
 
 
 class _Progress:
@@ -176,7 +177,9 @@ class _Progress:
         tensors, facts = found
         shapes = {name: tensor.shape for name, tensor in self.state().items()}
         if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
-            raise UserError(f"{directory.path}: the checkpoint is of another model, task or algorithm than its spec.toml; restore the spec")
+            raise UserError(
+                f"{directory.path}: the checkpoint is of another model, task or algorithm than its spec.toml; restore the spec"
+            )
         self.federation.load(tensors)
         self.scores = {name: tensors[f"scores.{name}"].numpy().copy() for name in self.scores}
         self.round, self.payoffs = facts["round"], facts["payoffs"]

@@ -68,7 +68,9 @@ class Workers:
                 try:
                     good, answer = pipe.recv()
                 except EOFError:
-                    raise Lost("a worker process died (out of memory?); resume the run, with fewer workers if it happens again") from None
+                    raise Lost(
+                        "a worker process died (out of memory?); resume the run, with fewer workers if it happens again"
+                    ) from None
                 if not good:
                     raise answer
                 answers[busy.pop(pipe)] = answer

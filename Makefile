@@ -1,0 +1,39 @@
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+demo: $(INSTALLED) ## install, and run the main job on Synthetic; ends with where its report lies
+	@rm -rf runs/demo
+	@$(BIN)/pagefl run --task synthetic --algorithm fedavg --rounds 300 --out runs/demo
+
+test: $(INSTALLED) chromium ## install, and run the whole suite
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: $(INSTALLED) ## format, lint, types and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+
+format: $(INSTALLED) ## write the code as the formatter wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) ## the engine against a plain loop, on this machine
+	$(BIN)/pagefl bench engine
+
+chromium: ## the browser that looks at reports in tests
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "no chromium: the tests that look at pages will be skipped"
+
+# torch goes first and alone, or the resolver may fetch its CUDA build
+$(INSTALLED): pyproject.toml constraints.txt
+	python3 -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
+	$(BIN)/pip install -q -c constraints.txt -e '.[test,dev]'
+	@touch $@
+
+.PHONY: help demo test check format bench chromium

@@ -1,0 +1,38 @@
+"""pagefl: federated learning that balances the shared model and everybody's own."""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import load as load
+    from .api import resume as resume
+    from .api import run as run
+    from .core.algorithm import Algorithm as Algorithm
+    from .core.algorithm import Local as Local
+    from .core.errors import UserError as UserError
+    from .data.federated import FederatedData as FederatedData
+    from .experiments.spec import RunSpec as RunSpec
+    from .runtime.task import Task as Task
+
+__version__ = version("pagefl")
+
+_HOMES = {
+    "run": ".api",
+    "resume": ".api",
+    "load": ".api",
+    "Algorithm": ".core.algorithm",
+    "Local": ".core.algorithm",
+    "UserError": ".core.errors",
+    "FederatedData": ".data.federated",
+    "RunSpec": ".experiments.spec",
+    "Task": ".runtime.task",
+}
+__all__ = [*_HOMES]  # noqa: PLE0604 (names of the table above)
+
+
+def __getattr__(name: str) -> Any:
+    """Imported on first use, so that `pagefl --help` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module pagefl has no attribute {name}")
+    return getattr(import_module(_HOMES[name], __name__), name)

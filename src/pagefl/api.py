@@ -1,0 +1,117 @@
+"""The Python interface: run, resume, load."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from pagefl.core.algorithm import Algorithm
+from pagefl.core.errors import UserError
+from pagefl.experiments import spec as specs
+from pagefl.experiments.spec import RunSpec
+from pagefl.report import html
+from pagefl.runtime import record
+from pagefl.runtime.directory import SPEC, RunDirectory
+from pagefl.runtime.run import Observe, Run, Say, play
+from pagefl.runtime.task import Task
+
+
+def run(
+    spec: str | Path | RunSpec | None = None,
+    *,
+    task: str | dict[str, Any] | Task | None = None,
+    algorithm: str | dict[str, Any] | Algorithm | None = None,
+    out: str | Path | None = None,
+    observe: Observe = lambda record: None,
+    say: Say = lambda message: None,
+    **settings: Any,
+) -> Run:
+    """Run a spec file, a RunSpec, or settings given here; write to the directory `out`, or nowhere.
+
+    `clients=50` is short for the task's own setting. See `RunSpec` for all settings.
+    """
+    raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if spec else {}
+    own_task = task if isinstance(task, Task) else None
+    own_algorithm = algorithm if isinstance(algorithm, Algorithm) else None
+    if clients := settings.pop("clients", None):
+        specs.override(raw, f"task.clients={clients!r}")
+    for name, value in {"task": task, "algorithm": algorithm, **settings}.items():
+        if value is not None and value is not own_task and value is not own_algorithm:
+            raw[name] = value
+    return launch(specs.resolve(raw, own_task, own_algorithm), own_task, own_algorithm, out, observe, say)
+
+
+def launch(
+    spec: RunSpec,
+    task: Task | None = None,
+    algorithm: Algorithm | None = None,
+    out: str | Path | None = None,
+    observe: Observe = lambda record: None,
+    say: Say = lambda message: None,
+) -> Run:
+    """Run what `resolve` has made of a spec; `task` and `algorithm` are the user's own, if they are."""
+    directory = None if out is None else RunDirectory(Path(out), spec.toml(), fresh=True)
+    return _play(spec, task, algorithm, directory, observe, say)
+
+
+def resume(
+    directory: str | Path,
+    *,
+    task: Task | None = None,
+    algorithm: Algorithm | None = None,
+    rounds: int | None = None,
+    observe: Observe = lambda record: None,
+    say: Say = lambda message: None,
+) -> Run:
+    """Go on from the last checkpoint, to the last round of the spec or to `rounds`.
+
+    A run of the user's own task or algorithm needs those objects again.
+    """
+    spec = spec_of(Path(directory), task, algorithm, rounds)
+    return _play(spec, task, algorithm, RunDirectory(Path(directory), spec.toml()), observe, say)
+
+
+def load(directory: str | Path, *, task: Task | None = None) -> Run:
+    """A run's records and models as they are on disk, finished or not."""
+    path = Path(directory)
+    raw = _raw_spec(path)
+    found, _ = RunDirectory(path).checkpoint()
+
+    def module() -> nn.Module:
+        return (task or specs.make_task(raw["task"], raw["seed"])).fresh_module(raw["seed"])
+
+    return Run(*record.read(path), found[0] if found else {}, module, path)
+
+
+def report(directories: Sequence[Path], page: Path) -> None:
+    """One page for several runs."""
+    texts = [f"# {path}\n{specs.dump(_raw_spec(path))}" for path in directories]
+    runs = {str(path): record.read(path)[0] for path in directories}
+    html.write_report(page, "pagefl", runs, "\n\n".join(texts))
+
+
+def _play(
+    spec: RunSpec, task: Task | None, algorithm: Algorithm | None, directory: RunDirectory | None, observe: Observe, say: Say
+) -> Run:
+    result = play(task or spec.make_task(), algorithm or spec.make_algorithm(), spec, directory, observe, say)
+    if directory is not None:
+        name = f"{spec.algorithm['name']} on {spec.task['name']}"
+        html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml())
+    return result
+
+
+def spec_of(
+    path: Path, task: Task | None = None, algorithm: Algorithm | None = None, rounds: int | str | None = None
+) -> RunSpec:
+    """The complete spec that a run directory holds."""
+    raw = _raw_spec(path)
+    if rounds is not None:
+        specs.override(raw, f"rounds={rounds}")
+    return specs.resolve(raw, task, algorithm)
+
+
+def _raw_spec(path: Path) -> specs.Raw:
+    if not (path / SPEC).is_file():
+        raise UserError(f"{path} is not a run directory (it has no {SPEC}); valid is one that `pagefl run` made")
+    return specs.read(path / SPEC)

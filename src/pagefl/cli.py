@@ -1,0 +1,183 @@
+"""The command line."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Federated learning that balances the shared model and everybody's own."
+)
+bench = typer.Typer(no_args_is_help=True, help="Measure this machine: ratios of one run, alternating.")
+app.add_typer(bench, name="bench")
+out, err = Console(), Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout.")]
+
+
+@app.command()
+def run(
+    spec: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
+    task: Annotated[str | None, typer.Option(help="See `pagefl list tasks`.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="See `pagefl list algorithms`.")] = None,
+    rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Communication rounds.")] = None,
+    clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Clients of the federation.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Of the data and of every random stream.")] = None,
+    lr: Annotated[str | None, typer.Option(metavar="FLOAT", help="Learning rate of local SGD.")] = None,
+    epochs: Annotated[str | None, typer.Option(metavar="INTEGER", help="Local epochs in a round.")] = None,
+    participation: Annotated[str | None, typer.Option(metavar="SHARE", help="Of the clients, that train in a round.")] = None,
+    workers: Annotated[str | None, typer.Option(metavar="INTEGER", help="Processes; change speed, never results.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's directory.", show_default="runs/TASK-ALGORITHM-sSEED")] = None,
+    json: Json = False,
+) -> None:
+    """Run an algorithm on a task: progress on stderr, a directory with records, checkpoint and report.
+
+    Options go before what the file says, and --set before options.
+    """
+    from pagefl import api
+    from pagefl.experiments import spec as specs
+
+    raw = {} if spec is None else specs.read(spec)
+    options = {"task": task, "algorithm": algorithm, "task.clients": clients, "rounds": rounds, "seed": seed, "lr": lr}
+    options |= {"epochs": epochs, "participation": participation, "workers": workers}
+    for name, value in options.items():  # as strings: the spec checks them all and says what is wrong
+        if value is not None:
+            specs.override(raw, f"{name}={value}")
+    for assignment in set_ or []:
+        specs.override(raw, assignment)
+    resolved = specs.resolve(raw)
+    out = out or _free_directory(f"{resolved.task['name']}-{resolved.algorithm['name']}-s{resolved.seed}")
+    _follow(resolved.rounds, out, json, lambda **watch: api.launch(resolved, out=out, **watch))
+
+
+@app.command()
+def resume(
+    directory: Path,
+    rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Go on to this round instead of the last.")] = None,
+    json: Json = False,
+) -> None:
+    """Go on from the last checkpoint; the result is that of a run that was never interrupted."""
+    from pagefl import api
+
+    total = api.spec_of(directory, rounds=rounds).rounds
+    _follow(total, directory, json, lambda **watch: api.resume(directory, rounds=total, **watch))
+
+
+@app.command()
+def report(
+    directories: list[Path],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """One interactive page for one or several runs."""
+    from pagefl import api
+
+    api.report(directories, out)
+    err.print(f"report: {out}")
+
+
+@app.command(name="list")
+def list_(kind: Annotated[str, typer.Argument(help="algorithms or tasks")]) -> None:
+    """What there is."""
+    table = Table("name", "what", box=None)
+    for name, about in _catalogue(kind).items():
+        table.add_row(name, (about.__doc__ or "").strip().split("\n")[0])
+    out.print(table)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="a task or an algorithm")]) -> None:
+    """Its settings and where it comes from."""
+    from pagefl.core.errors import UserError
+    from pagefl.experiments import settings as paper
+    from pagefl.experiments.spec import own_settings
+
+    tasks, algorithms = _catalogue("tasks"), _catalogue("algorithms")
+    if name not in {**tasks, **algorithms}:
+        raise UserError(f"show {name}: there is no such task or algorithm; valid is {', '.join([*tasks, *algorithms])}")
+    builder = tasks.get(name) or algorithms[name]
+    source = sys.modules[builder.__module__].__doc__ if name in algorithms else None
+    out.print(f"[bold]{name}[/]", *filter(None, (source, builder.__doc__)), sep="\n\n", highlight=False)
+    table = Table("setting", "default", box=None)
+    for field, info in own_settings(builder, skip=("seed",)).model_fields.items():
+        table.add_row(f"{'task' if name in tasks else 'algorithm'}.{field}", str(info.default))
+    for field, value in {**paper.TASKS, **paper.ALGORITHMS}.get(name, {}).items():
+        table.add_row(field, str(value))
+    out.print(table)
+
+
+@bench.command()
+def engine(json: Json = False, quick: Annotated[bool, typer.Option(help="Small, to see that it works.")] = False) -> None:
+    """The engine against a plain per-client loop, on four workloads."""
+    from pagefl.experiments import bench
+
+    result = bench.engine(quick=quick, say=err.print)
+    _print(result, bench.table(result), json)
+
+
+def main() -> None:
+    """Bad input, a full disk and an interruption each end in one sentence."""
+    from pagefl.core.errors import UserError
+
+    try:
+        app(standalone_mode=False)
+    except UserError as error:
+        _end(str(error), 2)
+    except typer.Exit as exit:
+        sys.exit(exit.exit_code)
+    except OSError as error:
+        _end(f"{error.filename or 'the run directory'}: {error.strerror or error}; nothing already written is lost", 2)
+    except KeyboardInterrupt:
+        _end("interrupted", 130)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the option parser's own
+            _end(error.format_message(), 2)
+        raise
+
+
+def _follow(rounds: int, directory: Path, as_json: bool, start: Callable[..., Any]) -> None:
+    from pagefl.report.progress import Progress, summary
+
+    with Progress(str(directory), rounds) as progress:
+        result = start(observe=progress.observe, say=progress.say)
+    summary(result.rounds, err)
+    page = directory / "report.html"
+    if result.rounds[-1]["round"] < rounds:
+        err.print(f"stopped after round {result.rounds[-1]['round']}; `pagefl resume {directory}` goes on")
+    err.print(f"report: {page}")
+    if as_json:
+        last, best = result.rounds[-1], max(result.rounds, key=lambda r: r["global_accuracy"])
+        print(json.dumps({**last, "best_global_accuracy": best["global_accuracy"], "out": str(directory), "report": str(page)}))
+
+
+def _free_directory(name: str) -> Path:
+    candidates = (Path("runs") / (name if i == 1 else f"{name}-{i}") for i in range(1, 10**6))
+    return next(path for path in candidates if not path.exists())
+
+
+def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
+    from pagefl.algorithms import ALGORITHMS
+    from pagefl.core.errors import UserError
+    from pagefl.experiments.tasks import TASKS
+
+    catalogues: dict[str, dict[str, Callable[..., object]]] = {"algorithms": {**ALGORITHMS}, "tasks": {**TASKS}}
+    if kind not in catalogues:
+        raise UserError(f"list {kind}: valid is {' or '.join(catalogues)}")
+    return catalogues[kind]
+
+
+def _print(result: dict[str, Any], table: Table, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+    else:
+        out.print(table)
+
+
+def _end(message: str, code: int) -> None:
+    err.print(f"pagefl: {message}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(code)

@@ -1,0 +1,129 @@
+"""How a run is doing, on stderr: a bar on a terminal, a line every few seconds elsewhere, a short table at its end."""
+
+import sys
+from collections import deque
+from time import monotonic
+from types import TracebackType
+
+from rich import box, progress
+from rich.console import Console
+from rich.highlighter import RegexHighlighter
+from rich.table import Table
+
+from pagefl.runtime.record import Record
+
+BAR_SECONDS, LINE_SECONDS = 1 / 8, 5.0  # between two looks at the run, on a terminal and elsewhere
+LOOKS = 40  # the rate is that of the last so many looks: what came before (compiling, other load) is soon forgotten
+
+
+class Progress:
+    """No thread of its own: the run forks its workers, and a fork must not catch a thread that holds a lock."""
+
+    def __init__(self, title: str, rounds: int, start: int = 0) -> None:
+        self.title, self.rounds, self.start = title, rounds, start
+        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.bar = _bar(self.console) if sys.stderr.isatty() and self.console.is_interactive else None
+        self.looks: deque[tuple[float, int]] = deque(maxlen=LOOKS)
+        self.unseen: Record | None = None
+
+    def __enter__(self) -> "Progress":
+        self.say(self.title)
+        if self.bar:
+            self.bar.add_task("", total=self.rounds, completed=self.start)
+            self.bar.start()
+            self.bar.refresh()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.unseen:  # a run that was stopped: its last round is not the last of all
+            self._show(self.unseen, monotonic())
+        if self.bar:
+            self.bar.stop()
+
+    def observe(self, record: Record) -> None:
+        now = monotonic()
+        if not self.looks:
+            self.looks.append((now - (record.get("seconds") or 0), record["round"] - 1))
+        elif now - self.looks[-1][0] < (BAR_SECONDS if self.bar else LINE_SECONDS) and record["round"] < self.rounds:
+            self.unseen = record
+            return
+        self._show(record, now)
+
+    def say(self, message: str) -> None:
+        if self.bar:
+            self.console.print(message)  # rich puts it above the bar
+        else:
+            print(message, file=sys.stderr, flush=True)
+
+    def _show(self, record: Record, now: float) -> None:
+        self.unseen = None
+        self.looks.append((now, record["round"]))
+        line = self._line(record)
+        if self.bar:
+            self.bar.update(self.bar.task_ids[0], completed=record["round"], description=line)
+            self.bar.refresh()
+        else:
+            self.say(line)
+
+    def _line(self, record: Record) -> str:
+        (then, first), (now, last) = self.looks[0], self.looks[-1]
+        pace = (now - then) / max(last - first, 1)
+        parts = [
+            f"round {record['round']:>{len(str(self.rounds))}}/{self.rounds}",
+            f"global {decimal(record['global_accuracy'])}",
+            f"local {decimal(record['local_accuracy'])}",
+            f"{pace:.1f} s/round" if pace > 1 else f"{1 / max(pace, 1e-6):.1f} rounds/s",
+        ]
+        if left := self.rounds - record["round"]:
+            parts.append(f"{duration(left * pace)} left")
+        return "  ".join(parts)
+
+
+class _Accuracies(RegexHighlighter):
+    highlights = (r"(?:global|local) (?P<bold>\S+)",)
+
+
+def _bar(console: Console) -> progress.Progress:
+    line = progress.TextColumn("{task.description}", markup=False, highlighter=_Accuracies())
+    # stdout stays as it is: it may carry the run's JSON to another program.
+    return progress.Progress(
+        progress.BarColumn(bar_width=None, complete_style="cyan"),
+        line,
+        console=console,
+        auto_refresh=False,
+        expand=True,
+        redirect_stdout=False,
+    )
+
+
+def summary(run_rounds: list[Record], console: Console) -> None:
+    if not run_rounds:
+        console.print("no rounds yet")
+        return
+    last = run_rounds[-1]
+    seconds = sum(record["seconds"] or 0 for record in run_rounds)
+    table = Table("", f"round {last['round']}", "best", box=box.SIMPLE_HEAD, header_style="bold")
+    for label, metric in (("global accuracy", "global_accuracy"), ("local accuracy", "local_accuracy")):
+        table.add_row(label, decimal(last[metric]), best(run_rounds, metric))
+    table.add_row("  before training", decimal(last["local_accuracy_before"]))
+    table.add_row("  worst tenth", decimal(last["local_worst10"]))
+    table.add_row("  std over clients", decimal(last["local_std"]))
+    table.add_row("time", duration(seconds), f"{seconds / len(run_rounds):.3g} s per round")
+    console.print(table)
+
+
+def best(rounds: list[Record], metric: str) -> str:
+    """The highest value, and the first round that reached it."""
+    top = max((record for record in rounds if record[metric] is not None), key=lambda record: record[metric], default=None)
+    return f"{decimal(top[metric])} in round {top['round']}" if top else "–"
+
+
+def decimal(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"

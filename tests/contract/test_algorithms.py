@@ -1,0 +1,129 @@
+"""What every algorithm must keep. A new one is tested by being registered."""
+
+import copy
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from federations import MODULES, SETTINGS, data, task
+
+import pagefl
+from pagefl import FederatedData, Task
+from pagefl.algorithms import ALGORITHMS
+from pagefl.core import engine, rng
+from pagefl.core.layout import Layout
+from pagefl.runtime.run import Run
+
+CASES = [(name, module) for name in ALGORITHMS for module in MODULES]
+every_case = pytest.mark.parametrize(("name", "module"), CASES)
+
+
+def run(name: str, module: str, data_options: dict | None = None, **settings: object) -> Run:
+    return pagefl.run(task=task(module, **(data_options or {})), algorithm=ALGORITHMS[name](), **settings)
+
+
+def assert_same_bits(one: Run, other: Run) -> None:
+    assert {n: t.numpy().tobytes() for n, t in one.state.items()} == {n: t.numpy().tobytes() for n, t in other.state.items()}
+    assert timeless(one.rounds) == timeless(other.rounds)
+    assert one.client_rounds == other.client_rounds
+
+
+def timeless(rounds: list[dict]) -> list[dict]:
+    return [{name: value for name, value in entry.items() if name != "seconds"} for entry in rounds]
+
+
+def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@every_case
+def test_same_spec_same_bits(name, module):
+    assert_same_bits(run(name, module), run(name, module))
+
+
+@every_case
+def test_workers_change_no_bit(name, module):
+    assert_same_bits(run(name, module, workers=1, chunk=2), run(name, module, workers=3, chunk=2))
+
+
+@every_case
+def test_chunks_agree_to_rounding(name, module):
+    whole = run(name, module, chunk=5).state
+    for chunk in (1, 2):
+        part = run(name, module, chunk=chunk).state
+        for key, value in whole.items():
+            assert_close(part[key], value)
+
+
+@every_case
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_resume_is_exact(name, module, participation, tmp_path):
+    options = {"participation": participation, "workers": 1}
+    straight = run(name, module, rounds=5, out=tmp_path / "straight", **options)
+    run(name, module, rounds=2, out=tmp_path / "stopped", **options)
+    resumed = pagefl.resume(tmp_path / "stopped", task=task(module), algorithm=ALGORITHMS[name](), rounds=5)
+    assert_same_bits(straight, resumed)
+
+
+@every_case
+def test_no_test_label_reaches_training(name, module):
+    """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is not."""
+    clean, noisy = run(name, module), run(name, module, {"flip": True})
+    for key, value in clean.state.items():
+        assert torch.equal(value, noisy.state[key]), key
+    assert clean.rounds[-1]["local_loss"] != noisy.rounds[-1]["local_loss"]
+    assert clean.rounds[-1]["global_loss"] != noisy.rounds[-1]["global_loss"]
+
+
+@every_case
+def test_algorithm_keeps_nothing_to_itself(name, module):
+    algorithm = ALGORITHMS[name]()
+    before = copy.deepcopy(vars(algorithm))
+    pagefl.run(task=task(module), algorithm=algorithm)
+    assert vars(algorithm) == before == asdict(algorithm)
+
+
+@every_case
+def test_absent_clients_wait_untouched(name, module):
+    one = run(name, module, rounds=1, participation=0.4)
+    trained = one.clients.query("round == 1").trained.to_numpy(copy=True)
+    assert trained.sum() == 2
+    first = task(module).fresh_module(0)
+    row = Layout(first).row(first)
+    for key, value in ALGORITHMS[name]().client_state(row).items():
+        assert torch.equal(one.state[f"kept.{key}"][~trained], value.expand(3, *value.shape))
+    assert torch.equal(one.state["clients.personal"][~trained], row.expand(3, -1))
+    assert not torch.equal(one.state["clients.personal"][trained], row.expand(2, -1))
+
+
+@every_case
+def test_permuted_clients_permute_results(name, module, monkeypatch):
+    """Each client keeps its own random stream, so only the order of sums may differ."""
+    order = [3, 0, 4, 1, 2]
+    own = data()
+    pairs = {role: [getattr(own, role).client(i) for i in range(5)] for role in ("train", "test")}
+    public = (torch.cat([own.game.x, own.server_test.x]), torch.cat([own.game.y, own.server_test.y]))
+
+    def permuted(order: list[int]) -> Run:
+        key = rng.key
+        # a stream's last name is the client's place; give it the client's identity
+        monkeypatch.setattr(
+            engine.rng, "key", lambda seed, *n: key(seed, *n[:-1], order[n[-1]]) if n[0] == "batches" else key(seed, *n)
+        )
+        shuffled = FederatedData([pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public)
+        result = pagefl.run(task=Task("permuted", MODULES[module], shuffled, SETTINGS), algorithm=ALGORITHMS[name](), chunk=2)
+        monkeypatch.undo()
+        return result
+
+    straight, shuffled = permuted([0, 1, 2, 3, 4]), permuted(order)
+    assert_close(shuffled.state["server.model"], straight.state["server.model"])
+    assert_close(shuffled.state["clients.personal"], straight.state["clients.personal"][order])
+
+
+@every_case
+def test_a_lone_client_is_its_own_federation(name, module):
+    """One client: the aggregate is its upload, whatever the weights are called."""
+    alone = run(name, module, {"sizes": (17,), "single_class": None})
+    assert np.isfinite(alone.rounds[-1]["global_loss"])
+    assert alone.rounds[-1]["participants"] == 1

@@ -1,0 +1,156 @@
+"""The report in a real browser: it draws, it asks the network for nothing, and it can be used without a mouse."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from pagefl.report.html import write_report
+
+CHROMIUM = Path("/usr/bin/chromium")
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}: apt-get install chromium")
+
+HOSTILE = """</script><script>alert(1)</script><b>bold</b> <a href="https://evil.example">%{x}</a> & "quotes" """
+METRICS = ("accuracy", "accuracy_before", "loss", "std", "worst10")
+
+
+def fake_rounds(count: int, ceiling: float) -> list[dict[str, Any]]:
+    def record(number: int) -> dict[str, Any]:
+        learnt = ceiling * (1 - math.exp(-number / 15))
+        local = dict(zip(METRICS, (learnt, 0.8 * learnt, 1.2 - learnt, 0.1, 0.7 * learnt), strict=True))
+        return {
+            "round": number,
+            "global_accuracy": 0.9 * learnt,
+            "global_loss": None if number == 7 else 3 - 2 * learnt,
+            **{f"local_{name}": value for name, value in local.items()},
+            "train_loss": 1.1 - learnt,
+            "participants": 20,
+            "reward_server": 1 / (3 - 2 * learnt),
+            "reward_clients": None if number == 9 else 1 / (1.1 - learnt),
+            "seconds": 0.1,
+        }
+
+    return [record(number) for number in range(1, count + 1)]
+
+
+ONE = {"fedavg": fake_rounds(60, 0.9)}
+SEVERAL = {"page": fake_rounds(60, 0.95), HOSTILE: fake_rounds(30, 0.8), "not begun": []}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    quiet = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-sync",
+        "--no-first-run",
+    ]
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page that is open, and everything it complained about or asked for."""
+
+    def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.page: Page = browser.new_context(**context).new_page()
+        self.page.on("console", lambda message: self.errors.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("#chart3 .main-svg .xaxislayer-above text")
+
+    def drawn(self, chart: int) -> list[str]:
+        """The d of every line that has at least two points."""
+        lines = self.page.eval_on_selector_all(
+            f"#chart{chart} .scatterlayer path.js-line", "paths => paths.map(path => path.getAttribute('d'))"
+        )
+        return [line for line in lines if line.count(",") >= 2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+# Three, three, two and (with the band's two edges) four lines a run; a null is a gap, which makes two pieces of its line.
+@pytest.mark.parametrize(("runs", "lines"), [(ONE, [3, 4, 3, 4]), (SEVERAL, [6, 8, 6, 8])], ids=["one", "several"])
+def test_page_draws_all_charts_without_network_or_complaint(
+    browser: Browser, tmp_path: Path, runs: dict[str, list[dict[str, Any]]], lines: list[int], width: int, scheme: str
+) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, f"A report {HOSTILE}", runs, f'note = "{HOSTILE}"')
+    visit = Visit(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    assert [len(visit.drawn(chart)) for chart in range(4)] == lines
+    assert all(line.count(",") >= 8 for line in visit.drawn(0))  # Plotly leaves out points on a straight stretch
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visit.requests == [path.as_uri()]
+    assert visit.errors == []
+    labels = visit.page.eval_on_selector_all(".chart", "charts => charts.map(chart => chart.ariaLabel)")
+    assert all("by round" in label and "At the end: " in label for label in labels)
+
+
+def test_dark_mode_is_followed_while_the_page_is_open(browser: Browser, tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", "a title", ONE, "")
+    visit = Visit(browser, tmp_path / "report.html", color_scheme="light")
+
+    def looks() -> tuple[list[float], list[float], list[float]]:
+        def channels(selector: str, style: str) -> list[float]:
+            colour = visit.page.eval_on_selector(selector, f"element => getComputedStyle(element)['{style}']")
+            return [float(value) for value in colour.strip("rgba()").split(",")[:3]]
+
+        return (
+            channels("body", "background-color"),
+            channels("#chart0 .main-svg", "background-color"),
+            channels("#chart0 .xtick text", "fill"),
+        )
+
+    page, chart, ticks = looks()
+    assert min(page + chart) > 200 > 120 > max(ticks)
+    visit.page.emulate_media(color_scheme="dark")
+    visit.page.wait_for_timeout(300)
+    page, chart, ticks = looks()
+    assert max(page + chart) < 60 < 120 < min(ticks)
+    assert visit.errors == []
+
+
+def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", HOSTILE, SEVERAL, HOSTILE)
+    visit = Visit(browser, tmp_path / "report.html")
+    assert visit.page.text_content("h1") == HOSTILE
+    assert HOSTILE in visit.page.eval_on_selector_all("#chart0", "([chart]) => chart.parentElement.textContent")
+    visit.page.focus("#chart0")
+    visit.page.keyboard.press("ArrowRight")
+    visit.page.wait_for_selector("#chart0 .hoverlayer text")
+    hover = visit.page.eval_on_selector_all("#chart0 .hoverlayer text", "texts => texts.map(text => text.textContent).join()")
+    assert '<a href="https://evil.example">' in hover
+    assert visit.page.query_selector_all("a, b b, td + script") == []
+    assert visit.errors == []
+
+
+def test_keyboard_reads_rounds_hides_lines_and_opens_the_settings(browser: Browser, tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", "a title", ONE, "rounds = 60")
+    visit = Visit(browser, tmp_path / "report.html")
+    page = visit.page
+    page.keyboard.press("Tab")  # the first switch of the first chart's legend: global
+    page.keyboard.press("Space")
+    assert page.get_attribute("button:focus", "aria-pressed") == "false"
+    assert [len(visit.drawn(chart)) for chart in range(4)] == [2, 4, 3, 4]
+    page.keyboard.press("Enter")
+    assert [len(visit.drawn(chart)) for chart in range(4)] == [3, 4, 3, 4]
+    page.focus("#chart0")
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    expected = ONE["fedavg"][58]["local_accuracy"]
+    assert f"round 59: global {0.9 * expected:.5g}, local {expected:.5g}" in (page.text_content("#spoken") or "")
+    page.focus("summary")
+    page.keyboard.press("Enter")
+    assert page.is_visible("text=rounds = 60")
+    assert visit.errors == []

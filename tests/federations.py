@@ -1,0 +1,48 @@
+"""Small federations that tests share: unequal clients, made on the spot."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from pagefl import FederatedData, Task
+
+FEATURES, CLASSES = 6, 4
+
+
+def client(size: int, seed: int, classes: int = CLASSES) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, FEATURES, generator=generator)
+    truth = torch.randn(FEATURES, CLASSES, generator=torch.Generator().manual_seed(99))
+    return x, (x @ truth).argmax(1) % classes
+
+
+def data(sizes: tuple[int, ...] = (3, 17, 40, 25, 9), single_class: int | None = 4, flip: bool = False) -> FederatedData:
+    """A client with fewer examples than a batch, one with a single class. `flip`: noise in place of every test label."""
+
+    def labels(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = pair
+        return x, torch.randint(0, CLASSES, y.shape, generator=torch.Generator().manual_seed(7)) if flip else y
+
+    train = [client(size, i, 1 if i == single_class else CLASSES) for i, size in enumerate(sizes)]
+    test = [labels(client(8, 100 + i)) for i in range(len(sizes))]
+    built = FederatedData(train, test, client(60, 200))
+    if flip:
+        built.server_test.y.copy_(labels((built.server_test.x, built.server_test.y))[1])
+    return built
+
+
+def linear() -> nn.Module:
+    return nn.Linear(FEATURES, CLASSES)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {"linear": linear, "mlp": mlp}
+SETTINGS = {"rounds": 3, "lr": 0.3, "epochs": 2, "batch_size": 4, "weight_decay": 0.01, "clip": 0.8, "workers": 1}
+
+
+def task(module: str = "linear", **options: object) -> Task:
+    return Task(f"small-{module}", MODULES[module], data(**options), SETTINGS)  # type: ignore[arg-type]

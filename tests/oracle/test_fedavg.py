@@ -1,0 +1,82 @@
+"""FedAvg against a plain loop over clients with torch.optim.SGD, on unequal sizes, epochs and learning rates."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from federations import SETTINGS, data, linear, mlp
+from torch import nn
+
+from pagefl.algorithms.fedavg import FedAvg
+from pagefl.core import rng
+from pagefl.core.batches import draw
+from pagefl.core.engine import Training
+from pagefl.core.federation import Federation
+from pagefl.core.linear import LinearModel
+from pagefl.core.model import RowModel, StackedModel
+
+LR = np.array([0.3, 0.05, 0.1, 0.5, 0.2])
+EPOCHS = np.array([4, 1, 3, 2, 7])
+SEED, ROUNDS = 5, 3
+PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+
+
+def plain_fedavg(module: nn.Module) -> nn.Module:
+    """As anybody would write it. Only the order of the examples is taken from the engine's random stream."""
+    splits = data()
+    sizes = splits.train.sizes.double()
+    for round in range(1, ROUNDS + 1):
+        total = [torch.zeros_like(p) for p in module.parameters()]
+        for i in range(len(sizes)):
+            x, y = splits.train.client(i)
+            own = copy.deepcopy(module)
+            optimizer = torch.optim.SGD(own.parameters(), lr=LR[i], weight_decay=SETTINGS["weight_decay"])
+            key = np.array([rng.key(SEED, "batches", round, 0, i)], np.uint64)
+            index, counts, _ = draw(key, np.array([len(y)]), EPOCHS[i : i + 1], SETTINGS["batch_size"])
+            for batch, count in zip(index[0], counts[0], strict=True):
+                chosen = torch.from_numpy(batch[:count]).long()
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(own(x[chosen]), y[chosen]).backward()
+                nn.utils.clip_grad_norm_(own.parameters(), SETTINGS["clip"])
+                optimizer.step()
+            for sum_, p in zip(total, own.parameters(), strict=True):
+                sum_ += p.detach() * float(sizes[i] / sizes.sum())
+        for p, sum_ in zip(module.parameters(), total, strict=True):
+            p.data = sum_
+    return module
+
+
+@pytest.mark.parametrize(("path", "make"), PATHS)
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_fedavg_is_plain_sgd_and_an_average(path, make, chunk):
+    with rng.torch_stream(1, "module"):
+        module = make()
+    expected = plain_fedavg(copy.deepcopy(module))
+
+    model = path(module)
+    training = Training(SEED, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
+    federation = Federation(model, FedAvg(), data(), training, row=model.layout.row(module), chunk=chunk)
+    everybody = np.arange(5)
+    sizes = data().train.sizes.numpy()
+    for round in range(1, ROUNDS + 1):
+        federation.train(round, everybody, LR, EPOCHS)
+        federation.aggregate(everybody, sizes / sizes.sum())
+
+    torch.testing.assert_close(federation.server["model"], model.layout.row(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_batches_are_fresh_shuffles_of_everything():
+    index, counts, steps = draw(np.arange(2, dtype=np.uint64), np.array([7, 3]), np.array([3, 2]), 4)
+    assert steps.tolist() == [6, 2]
+    assert counts.tolist() == [[4, 3, 4, 3, 4, 3], [3, 3, 0, 0, 0, 0]]
+    epochs = [np.concatenate([index[0, 2 * e, :4], index[0, 2 * e + 1, :3]]) for e in range(3)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_shuffles_are_uniform():
+    draws = draw(np.arange(24_000, dtype=np.uint64), np.full(24_000, 4), np.ones(24_000, np.int64), 4).positions[:, 0]
+    orders, counts = np.unique(draws, axis=0, return_counts=True)
+    assert len(orders) == 24
+    assert abs(counts - 1000).max() < 150  # 4.8 standard deviations

@@ -1,0 +1,219 @@
+import json
+import math
+import re
+import sys
+import threading
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pagefl.report import html, progress
+
+HOSTILE = """</script><script>alert(1)</script><!-- "'><img src=https://evil.example/x onerror=alert(2)>"""
+
+
+def fake_rounds(count: int) -> list[dict[str, Any]]:
+    """A run that learns: accuracy climbs towards 0.9, the loss falls."""
+    rounds = []
+    for number in range(1, count + 1):
+        learnt = 1 - math.exp(-number / 20)
+        record = {
+            "round": number,
+            "global_accuracy": 0.8 * learnt,
+            "global_loss": 3 - 2 * learnt,
+            "local_accuracy": 0.9 * learnt,
+            "local_accuracy_before": 0.75 * learnt,
+            "local_loss": 1 - 0.6 * learnt,
+            "local_std": 0.12,
+            "local_worst10": 0.6 * learnt,
+            "train_loss": 0.9 - 0.6 * learnt,
+            "participants": 100,
+            "reward_server": 1 / (3 - 2 * learnt),
+            "reward_clients": 900 * learnt,
+            "payoffs": {"server": 1.0, "clients": 2.0},
+            "seconds": 0.25,
+        }
+        rounds.append(record)
+    return rounds
+
+
+class Page(HTMLParser):
+    """What a browser sees: elements with their attributes, text by the element it stands in."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, str] = {}
+        self.open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.open = dict(attrs).get("id") or tag
+
+    def handle_data(self, data: str) -> None:
+        self.text[self.open] = self.text.get(self.open, "") + data
+
+
+def written(tmp_path: Path, runs: dict[str, list[dict[str, Any]]], title: str = "a title", spec: str = "rounds = 3") -> Page:
+    html.write_report(tmp_path / "report.html", title, runs, spec)
+    return Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("names", [["fedavg"], ["fedavg", "local", "page"]])
+def test_page_refers_to_nothing_outside_itself(tmp_path: Path, names: list[str]) -> None:
+    page = written(tmp_path, {name: fake_rounds(5) for name in names})
+    assert "link" not in {tag for tag, _ in page.elements}
+    assert not [attributes for _, attributes in page.elements if attributes.keys() & {"src", "href", "srcset", "action"}]
+    assert not re.search(r"url\(|@import|https?:", page.text["style"])
+    policy = next(attributes["content"] for _, attributes in page.elements if attributes.get("http-equiv"))
+    assert (policy or "").startswith("default-src 'none'")
+    assert "http" not in (policy or "")
+
+
+@pytest.mark.parametrize("others", [[], ["local"]])
+def test_hostile_names_and_spec_stay_text(tmp_path: Path, others: list[str]) -> None:
+    harmless = written(tmp_path, {name: fake_rounds(5) for name in ["fedavg", *others]})
+    hostile = written(tmp_path, {name: fake_rounds(5) for name in [HOSTILE, *others]}, title=HOSTILE, spec=HOSTILE)
+    assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in harmless.elements]
+    assert [list(attributes) for _, attributes in hostile.elements] == [list(attributes) for _, attributes in harmless.elements]
+    assert json.loads(hostile.text["data"])["runs"][0]["name"] == HOSTILE
+    assert HOSTILE in hostile.text["pre"]
+    assert HOSTILE in hostile.text["h1"]
+
+
+def test_none_survives(tmp_path: Path) -> None:
+    rounds = fake_rounds(4)
+    rounds[1] |= {"global_loss": None, "reward_clients": None}
+    rounds[3] |= {"global_accuracy": None, "local_accuracy": None}
+    run = json.loads(written(tmp_path, {"fedavg": rounds}).text["data"])["runs"][0]
+    assert run["global_loss"][1] is None
+    assert run["global_accuracy"][3] is None
+    assert run["global_loss"][0] == pytest.approx(rounds[0]["global_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("runs", [{}, {"not begun": []}, {"not begun": [], "begun": fake_rounds(1)}])
+def test_a_run_without_rounds_has_a_page_too(tmp_path: Path, runs: dict[str, list[dict[str, Any]]]) -> None:
+    assert len(json.loads(written(tmp_path, runs).text["data"])["runs"]) == len(runs)
+
+
+def test_headline_tells_last_and_best(tmp_path: Path) -> None:
+    rounds = fake_rounds(4)
+    rounds[1]["global_accuracy"] = 0.95
+    page = written(tmp_path, {"fedavg": rounds})
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"<b>{rounds[-1]['global_accuracy']:.4f}</b>best 0.9500 in round 2" in text
+    assert "<b>1.0 s</b>0.25 s per round" in text
+    assert [tag for tag, _ in page.elements].count("figure") == 4
+
+
+def test_long_runs_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
+    drawn = json.loads(written(tmp_path, {"long": fake_rounds(5001)}).text["data"])["runs"][0]["round"]
+    assert len(drawn) <= 2001
+    assert (drawn[0], drawn[-1]) == (1, 5001)
+
+
+def test_write_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "report.html"
+    page.write_text("the page before")
+
+    def full(self: Path, *args: object, **kwargs: object) -> int:
+        self.write_bytes(b"<!doctype ht")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space"):
+            html.write_report(page, "a title", {"fedavg": fake_rounds(2)}, "")
+    assert page.read_text() == "the page before"
+    assert list(tmp_path.iterdir()) == [page]
+    html.write_report(page, "a title", {"fedavg": fake_rounds(2)}, "")
+    assert "a title" in page.read_text(encoding="utf-8")
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    captured = capsys.readouterr()
+    assert captured.out == ""  # stdout is for results
+    return captured.err.splitlines()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    return now
+
+
+def test_plain_progress_has_first_last_and_a_line_every_five_seconds(
+    capsys: pytest.CaptureFixture[str], clock: list[float]
+) -> None:
+    with progress.Progress("fedavg on synthetic", rounds=50) as shown:
+        shown.say("compiling the [kernels] …")
+        for record in fake_rounds(50):
+            clock[0] += 0.25
+            shown.observe(record)
+    assert threading.active_count() == 1
+    assert lines_of(capsys) == [
+        "fedavg on synthetic",
+        "compiling the [kernels] …",
+        "round  1/50  global 0.0390  local 0.0439  4.0 rounds/s  12 s left",
+        "round 21/50  global 0.5200  local 0.5851  4.0 rounds/s  7.2 s left",
+        "round 41/50  global 0.6970  local 0.7841  4.0 rounds/s  2.2 s left",
+        "round 50/50  global 0.7343  local 0.8261  4.0 rounds/s",
+    ]
+
+
+def test_plain_progress_of_a_resumed_slow_and_stopped_run(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+    with progress.Progress("resumed", rounds=300, start=30) as shown:
+        for record in fake_rounds(33)[30:]:
+            clock[0] += 4.0
+            shown.observe(record | {"seconds": 4.0, "global_accuracy": None})
+    assert lines_of(capsys) == [
+        "resumed",
+        "round  31/300  global –  local 0.7090  4.0 s/round  18 min left",
+        "round  33/300  global –  local 0.7272  4.0 s/round  18 min left",
+    ]
+
+
+def test_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress.Progress("fedavg", rounds=1000) as shown:
+        for record in fake_rounds(1000):
+            clock[0] += 0.01
+            shown.observe(record)
+            assert threading.active_count() == 1  # a fork must not meet a thread
+    refreshes = terminal.getvalue().count("round ")
+    assert 10 / progress.BAR_SECONDS * 0.8 < refreshes < 10 / progress.BAR_SECONDS * 1.2
+    assert "1000/1000" in terminal.getvalue()
+    assert "━" in terminal.getvalue()
+
+
+def test_summary() -> None:
+    rounds = fake_rounds(4)
+    rounds[1]["global_accuracy"], rounds[3]["local_std"] = 0.95, None
+    told = StringIO()
+    progress.summary(rounds, Console(file=told, width=80))
+    for row in (
+        r"round 4 +best",
+        r"global accuracy +0\.1450 +0\.9500 in round 2",
+        r"local accuracy +0\.1631 +0\.1631 in round 4",
+        r"before training +0\.1360",
+        r"worst tenth +0\.1088",
+        r"std over clients +–",
+        r"time +1\.0 s +0\.25 s per round",
+    ):
+        assert re.search(row, told.getvalue())
+    progress.summary([], Console(file=told))
+    assert "no rounds yet" in told.getvalue()

@@ -1,0 +1,163 @@
+"""Records and checkpoints: nothing a kill, a full disk or an editor does goes unnoticed or loses a round."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import pagefl
+from pagefl.runtime import checkpoint
+from pagefl.runtime.directory import RunDirectory
+
+SPEC = ["--task", "synthetic", "--clients", "6", "--rounds", "40", "--epochs", "2", "--set", "checkpoint_seconds=0"]
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "pagefl", *map(str, words)]
+
+
+def rounds_of(directory) -> list[dict]:
+    entries = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in entry.items() if name != "seconds"} for entry in entries]
+
+
+def assert_same_run(one, other) -> None:
+    assert rounds_of(one) == rounds_of(other)
+    assert (one / "clients.jsonl").read_bytes() == (other / "clients.jsonl").read_bytes()
+    tensors, others = (checkpoint.read(directory / "checkpoint")[0] for directory in (one, other))
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    out = tmp_path_factory.mktemp("straight") / "run"
+    pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=40, epochs=2, out=out)
+    return out
+
+
+def test_killed_at_any_instant(straight, tmp_path):
+    """kill -9, again and again, workers and all; then the files are those of the run that was left alone."""
+    out, chance = tmp_path / "run", random.Random(3)
+    words = command("run", *SPEC, "--workers", 2, "--out", out)
+    for _ in range(8):
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
+        before = len(rounds_of(out)) if (out / "rounds.jsonl").exists() else 0
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:  # let it come a little further than last time
+            if (out / "rounds.jsonl").exists() and (out / "rounds.jsonl").read_bytes().count(b"\n") > before + chance.randrange(
+                4
+            ):
+                break
+            time.sleep(0.002)
+        time.sleep(chance.random() * 0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        words = command("resume", out)
+    subprocess.run(words, check=True, capture_output=True)
+    assert_same_run(straight, out)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "edit"])
+def test_damaged_checkpoint_is_seen_and_the_one_before_used(straight, tmp_path, damage):
+    out = tmp_path / "run"
+    pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=20, epochs=2, out=out, checkpoint_seconds=0.0)
+    path = out / "checkpoint"
+    content = bytearray(path.read_bytes())
+    if damage == "truncate":
+        content = content[: len(content) // 2]
+    elif damage == "flip":
+        content[-10] ^= 1
+    elif damage == "empty":
+        content = bytearray()
+    else:
+        content = bytearray(bytes(content).replace(b'\\"round\\": 20', b'\\"round\\": 10'))
+        assert bytes(content) != path.read_bytes()
+    path.write_bytes(content)
+    said: list[str] = []
+    pagefl.resume(out, rounds=40, say=said.append)
+    assert any("checkpoint" in line and "one before" in line for line in said)
+    assert_same_run(straight, out)
+
+
+@pytest.mark.parametrize("step", ["save_file", "fsync", "link", "replace", "second replace"])
+def test_a_checkpoint_is_there_whatever_step_fails(tmp_path, monkeypatch, step):
+    for round in (1, 2):
+        checkpoint.save(tmp_path, {"row": torch.full((3,), float(round))}, {"round": round, "sizes": {}})
+    calls = []
+
+    def fail(*_: object, **__: object) -> None:
+        calls.append(1)
+        if step != "second replace" or len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    if step == "save_file":
+        monkeypatch.setattr(checkpoint, "save_file", fail)
+    elif "replace" in step:
+        replace = checkpoint.Path.replace
+        monkeypatch.setattr(checkpoint.Path, "replace", lambda *a: (fail(), replace(*a))[1])
+    else:
+        monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path, {"row": torch.full((3,), 3.0)}, {"round": 3, "sizes": {}})
+    monkeypatch.undo()
+    found, said = RunDirectory(tmp_path).checkpoint()
+    assert found is not None
+    assert found[1]["round"] == 2
+    assert not said
+
+
+def test_a_second_run_into_one_directory_is_refused(tmp_path):
+    out = tmp_path / "run"
+    slow = [word if word != "40" else "100000" for word in SPEC]
+    first = subprocess.Popen(command("run", *slow, "--out", out), stderr=subprocess.DEVNULL)
+    try:
+        while not (out / "checkpoint").exists():
+            time.sleep(0.05)
+        for words in (["run", *SPEC, "--out", out], ["resume", out]):
+            second = subprocess.run(command(*words), capture_output=True, text=True)
+            assert second.returncode == 2
+            assert "in use by another run" in second.stderr or "not empty" in second.stderr
+            assert "Traceback" not in second.stderr
+    finally:
+        first.terminate()
+        first.wait()
+    assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))  # TERM ends a run after its round
+
+
+def test_a_run_is_not_overwritten(straight):
+    with pytest.raises(pagefl.UserError, match="not empty"):
+        pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=1, out=straight)
+
+
+def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    real = checkpoint.save_file
+
+    def full_after_five(tensors, path, metadata):
+        if json.loads(metadata["facts"])["round"] > 5:
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device", str(path))
+        real(tensors, path, metadata)
+
+    monkeypatch.setattr(checkpoint, "save_file", full_after_five)
+    with pytest.raises(OSError, match="No space"):
+        pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=9, epochs=2, out=out, checkpoint_seconds=0.0)
+    monkeypatch.undo()
+    assert pagefl.resume(out).rounds[-1]["round"] == 9
+
+
+def test_load_gives_what_the_run_gave(tmp_path):
+    made = pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=3, epochs=2, out=tmp_path / "run")
+    loaded = pagefl.load(tmp_path / "run")
+    assert loaded.history.equals(made.history)
+    assert loaded.clients.equals(made.clients)
+    assert torch.equal(loaded.model.weight, made.model.weight)
+    assert torch.equal(loaded.personal(4).weight, made.personal(4).weight)
+    assert not torch.equal(loaded.personal(4).weight, loaded.model.weight)
