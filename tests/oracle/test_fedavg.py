@@ -55,7 +55,7 @@ def test_fedavg_is_plain_sgd_and_an_average(path, make, chunk):
     expected = plain_fedavg(copy.deepcopy(module))
 
     model = path(module)
-    training = Training(SEED, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
+    training = Training(SEED, 0.1, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
     federation = Federation(model, FedAvg(), data(), training, row=model.layout.row(module), chunk=chunk)
     everybody = np.arange(5)
     sizes = data().train.sizes.numpy()

@@ -170,13 +170,14 @@ def test_plain_progress_has_first_last_and_a_line_every_five_seconds(
 
 def test_plain_progress_of_a_resumed_slow_and_stopped_run(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
     with progress.Progress("resumed", rounds=300, start=30) as shown:
-        for record in fake_rounds(33)[30:]:
+        for record in fake_rounds(34)[30:]:
             clock[0] += 4.0
             shown.observe(record | {"seconds": 4.0, "global_accuracy": None})
     assert lines_of(capsys) == [
         "resumed",
         "round  31/300  global –  local 0.7090  4.0 s/round  18 min left",
         "round  33/300  global –  local 0.7272  4.0 s/round  18 min left",
+        "round  34/300  global –  local 0.7356  4.0 s/round  18 min left",  # told as it stopped
     ]
 
 

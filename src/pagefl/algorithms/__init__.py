@@ -2,10 +2,26 @@
 
 from pagefl.core.algorithm import Algorithm
 
+from .ditto import Ditto
+from .fedala import FedAla
 from .fedavg import FedAvg
+from .feddyn import FedDyn
+from .fedprox import FedProx
+from .fedrecon import FedRecon
+from .fedrod import FedRod
 from .local import LocalOnly
+from .pfedme import PFedMe
+from .scaffold import Scaffold
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "feddyn": FedDyn,
+    "fedrecon": FedRecon,
+    "pfedme": PFedMe,
+    "ditto": Ditto,
+    "fedala": FedAla,
+    "fedrod": FedRod,
     "local": LocalOnly,
 }

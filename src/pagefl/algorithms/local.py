@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, Clients, Local, State
+from pagefl.core.layout import Layout
 
 
 @dataclass(frozen=True)
 class LocalOnly(Algorithm):
     """Each client trains its own model, round after round; nothing is sent, so the shared model stays as it began."""
 
-    def client_state(self, row: Tensor) -> State:
+    def client_state(self, row: Tensor, layout: Layout) -> State:
         return {"model": row}
 
     def local(self, clients: Clients) -> Local:

@@ -1,7 +1,7 @@
 """A federation is a matrix and a client is a row: all state of one algorithm's run, and what a round does to it."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from .model import Model
 
 Floats = npt.NDArray[np.float64]
 Allocate = Callable[[Sequence[int], torch.dtype], Tensor]
+SERVER_ROLES = ("game", "server_test")
 JUDGED_TOGETHER = 50  # owners of examples that one job judges
 
 
@@ -25,15 +26,16 @@ class Job(NamedTuple):
 
     kind: str  # "train", or the split on which the sent model is judged
     ids: npt.NDArray[np.int64]
-    round: int = 0
-    lr: Floats = np.empty(0)
-    epochs: npt.NDArray[np.int64] = np.empty(0, np.int64)
+    round: int
+    lr: Floats
+    epochs: npt.NDArray[np.int64]
 
 
 class Trained(NamedTuple):
     """What is known of the clients that trained, in the order of their ids."""
 
     ids: npt.NDArray[np.int64]
+    quarantined: npt.NDArray[np.int64]  # those whose result was not finite: as if they had not taken part
     test: Scores  # personal models on their own test data
     train: Scores  # personal models on what the game may see: the hold-out where there is one, or the training data
     before: Scores  # the sent model on the test data of *all* clients
@@ -61,6 +63,8 @@ class Federation:
             "server_test": data.server_test,
         }
         self.data = {role: examples.to(model.device) for role, examples in self.data.items()}
+        game = self.data["game"]
+        self.server_support = Examples(game.x, game.y, torch.tensor([0, len(game.y)]))
         self.size = len(data.train)
         self.chunk = chunk or model.chunk
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
@@ -72,13 +76,13 @@ class Federation:
 
         self.server = algorithm.server_state(row.clone())
         self.sent = rows_like(algorithm.send(self.server), 1)
-        self.kept = rows_like(algorithm.client_state(row), self.size)
-        for name, value in algorithm.client_state(row).items():
+        first_kept = algorithm.client_state(row, model.layout)
+        self.kept = rows_like(first_kept, self.size)
+        for name, value in first_kept.items():
             self.kept[name][:] = value
         self._send()
         # A rehearsal without a step tells what this algorithm uploads, and whether that is also the personal model.
-        first = self._stack(Job("train", np.array([0]), lr=np.ones(1), epochs=np.zeros(1, np.int64)))
-        rehearsal = algorithm.local(first)
+        rehearsal = algorithm.local(self._stack(Job("train", np.array([0]), 0, np.ones(1), np.zeros(1, np.int64))))
         self.uploads = rows_like({name: value[0] for name, value in rehearsal.upload.items()}, self.size)
         same = [self.uploads[name] for name, value in rehearsal.upload.items() if value is rehearsal.personal]
         self.personal = same[0] if same else allocate([self.size, len(row)], row.dtype)
@@ -86,16 +90,20 @@ class Federation:
 
     def work(self, job: Job) -> object:
         """What a worker does. It reads and writes rows in place and answers with scores."""
-        ids = torch.from_numpy(job.ids)
         if job.kind != "train":
-            return measure(self.model, self.sent["model"], self.data[job.kind], ids)
+            return measure(self.model, self._judged_rows(job), self.data[job.kind], torch.from_numpy(job.ids))
         outcome = self.algorithm.local(self._stack(job))
-        for name, rows in outcome.upload.items():
-            self.uploads[name][ids] = rows
-        for name, rows in outcome.kept.items():
-            self.kept[name][ids] = rows
-        self.personal[ids] = outcome.personal
-        return tuple(measure(self.model, outcome.personal, self.data[role], ids) for role in ("test", "reward"))
+        everything = [outcome.personal, *outcome.upload.values(), *outcome.kept.values()]
+        good = torch.stack([torch.isfinite(rows).all(1) for rows in everything]).all(0)
+        ids = torch.from_numpy(job.ids)[good.cpu()]
+        for home, rows_by_name in ((self.uploads, outcome.upload), (self.kept, outcome.kept)):
+            for name, rows in rows_by_name.items():
+                home[name][ids] = rows[good]
+        personal = outcome.personal[good]
+        self.personal[ids] = personal
+        if not len(ids):
+            return good.numpy(), *(Scores(np.empty(0), np.empty(0)) for _ in range(2))
+        return good.cpu().numpy(), *(measure(self.model, personal, self.data[role], ids) for role in ("test", "reward"))
 
     def train(self, round: int, ids: npt.NDArray[np.int64], lr: Floats, epochs: npt.NDArray[np.int64]) -> Trained:
         """Clients lead: each trains what the server sends, with its own lr and epochs."""
@@ -104,11 +112,13 @@ class Federation:
         order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
         pieces = [order[i : i + self.chunk] for i in range(0, len(order), self.chunk)]
         jobs = [Job("train", ids[p], round, lr[p], epochs[p]) for p in pieces]
-        before = self._judging("test")
-        answers = self.run_jobs(jobs + before)
-        back = np.argsort(order)
-        test, train = (_join([a[role] for a in answers[: len(jobs)]], back) for role in (0, 1))  # type: ignore[index]
-        return Trained(ids, test, train, _join(answers[len(jobs) :]))
+        answers: list[Any] = self.run_jobs(jobs + self._judging("test", round))
+        flags, tests, trains = zip(*answers[: len(jobs)], strict=True)
+        good = np.concatenate(flags)
+        trained = ids[order][good]
+        back = np.argsort(trained)
+        quarantined = np.sort(ids[order][~good])
+        return Trained(trained[back], quarantined, _join(tests, back), _join(trains, back), _join(answers[len(jobs) :]))
 
     def aggregate(self, ids: npt.NDArray[np.int64], weights: Floats) -> None:
         """The server follows: it sees uploads and nothing else."""
@@ -118,9 +128,9 @@ class Federation:
         self.server = self.algorithm.aggregate(self.server, uploads, share, len(ids) / self.size)
         self._send()
 
-    def judge(self, *roles: str) -> dict[str, Scores]:
+    def judge(self, round: int, *roles: str) -> dict[str, Scores]:
         """The shared model on these splits, an entry per owner (a client, or a block of the server's examples)."""
-        jobs = [job for role in roles for job in self._judging(role)]
+        jobs = [job for role in roles for job in self._judging(role, round)]
         answers = self.run_jobs(jobs)
         return {role: _join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role]) for role in roles}
 
@@ -142,10 +152,10 @@ class Federation:
         for name, value in self.algorithm.send(self.server).items():
             self.sent[name][0] = value
 
-    def _stack(self, job: Job) -> Stack:
+    def _stack(self, job: Job, train: Examples | None = None) -> Stack:
         ids = torch.from_numpy(job.ids)
         device = self.model.device
-        train = self.data["train"]
+        train = train or self.data["train"]
         return Stack(
             model=self.model,
             examples=train,
@@ -159,9 +169,24 @@ class Federation:
             epochs=torch.from_numpy(job.epochs),
         )
 
-    def _judging(self, role: str) -> list[Job]:
+    def _judging(self, role: str, round: int) -> list[Job]:
         owners = np.arange(len(self.data[role]))
-        return [Job(role, owners[i : i + JUDGED_TOGETHER]) for i in range(0, len(owners), JUDGED_TOGETHER)]
+        together = self.chunk if self._adapts and role not in SERVER_ROLES else JUDGED_TOGETHER
+        parts = [owners[i : i + together] for i in range(0, len(owners), together)]
+        return [Job(role, part, round, np.full(len(part), self.training.lr), np.ones(len(part), np.int64)) for part in parts]
+
+    @property
+    def _adapts(self) -> bool:
+        return type(self.algorithm).adapt is not Algorithm.adapt
+
+    def _judged_rows(self, job: Job) -> Tensor:
+        """The shared model is one row for all, unless the algorithm fits it to whoever it is judged for."""
+        if not self._adapts:
+            return self.sent["model"]
+        if job.kind in SERVER_ROLES:  # fitted to the half that may be looked at, never to the other
+            alone = job._replace(ids=np.array([0]), lr=job.lr[:1], epochs=job.epochs[:1])
+            return self.algorithm.adapt(self._stack(alone, self.server_support))
+        return self.algorithm.adapt(self._stack(job))
 
 
 def pooled(scores: Scores, examples: Examples) -> tuple[float, float]:

@@ -26,6 +26,24 @@ class Layout:
             self.columns[name] = slice(start, start + prod(shape))
             start += prod(shape)
         self.width = start
+        self.groups = self._groups()
+        self.head = self.groups[-1]
+        self.body = slice(0, self.head.start)
+
+    def _groups(self) -> list[slice]:
+        """Layers: the parameters of one submodule each, in the module's order. The last one is the head."""
+        owners = [name.rpartition(".")[0] for name in self.columns]
+        groups: dict[str, slice] = {}
+        for owner, columns in zip(owners, self.columns.values(), strict=True):
+            start = groups[owner].start if owner in groups else columns.start
+            groups[owner] = slice(start, columns.stop)
+        return list(groups.values())
+
+    def within(self, columns: slice | None) -> list[str]:
+        """The parameters that lie in these columns."""
+        if columns is None:
+            return list(self.columns)
+        return [name for name, own in self.columns.items() if columns.start <= own.start and own.stop <= columns.stop]
 
     def row(self, module: nn.Module) -> Tensor:
         parameters = dict(module.named_parameters())

@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from numba import njit
 from torch import Tensor, nn
 
 from .batches import _shuffle
-from .descent import Descent
-from .model import Batch, Model
+from .descent import Batch, Descended, Descent
+from .model import Model
 
 # No "nnan" and no "ninf": a model that diverged must still be seen to have diverged.
 FAST = {"contract", "reassoc", "nsz", "arcp"}
@@ -44,32 +45,36 @@ class LinearModel(Model):
         views = self.layout.views(rows)
         return torch.baddbmm(views[self.bias][:, None], x.flatten(2), views[self.weight].transpose(1, 2))
 
-    def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
-        error = self.logits(rows, batch.x).softmax(-1)
+    def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
+        logits = self.logits(rows, batch.x)
+        error = (logits if batch.offset is None else logits + batch.offset[:, None]).softmax(-1)
         error.scatter_add_(-1, batch.y[..., None], torch.full_like(error[..., :1], -1.0))
         error = (error * batch.weight[..., None]).transpose(1, 2)
         return torch.cat([(error @ batch.x.flatten(2)).flatten(1), error.sum(-1)], dim=1)
 
-    def descend(self, rows: Tensor, descent: Descent) -> Tensor:
+    def descend(self, rows: Tensor, descent: Descent) -> Descended:
         if descent.direction is not None:
             return super().descend(rows, descent)
-        result = rows.clone(memory_format=torch.contiguous_format)
-        none = np.zeros((0, 0), np.float32)
-        pulled = descent.mu is not None and descent.anchor is not None
+        fresh, anchor, top = (_array(part, 2, copy=True) for part in (rows, descent.anchor, descent.top))
         _descend(
-            result.numpy(),
+            fresh,
             descent.examples.x.flatten(1).numpy(),
             descent.examples.y.numpy(),
             descent.examples.starts[descent.owners].numpy(),
             *descent.batches,
-            _array(descent.lr),
+            _array(descent.lr, 1),
             np.float32(descent.weight_decay),
             np.float32(descent.clip),
-            _array(descent.mu) if pulled else none[0:0, 0:0].reshape(-1),
-            _array(descent.anchor) if pulled else none,
-            none if descent.shift is None else _array(descent.shift),
+            _array(descent.mu, 1),
+            anchor,
+            _array(descent.shift, 2),
+            _array(descent.offset, 2),
+            descent.repeats,
+            _array(descent.follow, 1),
+            top,
         )
-        return result
+        moved = (torch.from_numpy(part) if len(part) else None for part in (anchor, top))
+        return Descended(torch.from_numpy(fresh), *moved)
 
 
 def compiled() -> bool:
@@ -77,9 +82,11 @@ def compiled() -> bool:
     return all(any(Path(f.stats.cache_path or ".").glob(f"*{f.py_func.__name__}-*.nbi")) for f in (_descend, _shuffle))
 
 
-def _array(tensor: Tensor | None) -> np.ndarray:
-    assert tensor is not None
-    return tensor.contiguous().float().numpy()
+def _array(tensor: Tensor | None, dimensions: int, copy: bool = False) -> npt.NDArray[np.float32]:
+    """What is not there is empty, in the type that the kernel is compiled for."""
+    if tensor is None:
+        return np.zeros((0,) * dimensions, np.float32)
+    return np.array(tensor.numpy(), np.float32, copy=copy or None, order="C")
 
 
 @contextmanager
@@ -143,75 +150,121 @@ def _softmax_error(z, power, label, count, classes):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, fastmath=FAST)
-def _descend(rows, x, y, starts, positions, counts, steps, lr, weight_decay, clip, mu, anchor, shift):  # type: ignore[no-untyped-def]  # numba infers
+def _untranspose(weights, classes, features, row):  # type: ignore[no-untyped-def]  # numba infers
+    for c in range(classes):
+        for j in range(features):
+            row[c * features + j] = weights[j, c]
+        row[classes * features + c] = weights[features, c]
+
+
+@njit(cache=True, fastmath=FAST)
+def _forward(u, weights, z):  # type: ignore[no-untyped-def]  # numba infers
+    """z += u @ weights"""
+    for j in range(0, weights.shape[0], 4):
+        u0, u1, u2, u3 = u[j], u[j + 1], u[j + 2], u[j + 3]
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for c in range(len(z)):
+            z[c] += u0 * w0[c] + u1 * w1[c] + u2 * w2[c] + u3 * w3[c]
+
+
+@njit(cache=True, fastmath=FAST)
+def _backward(inputs, errors, count, features, gradient):  # type: ignore[no-untyped-def]  # numba infers
+    """gradient = inputs.T @ errors"""
+    gradient[:] = np.float32(0.0)
+    for b in range(0, count, 4):
+        u0, u1, u2, u3 = inputs[b], inputs[b + 1], inputs[b + 2], inputs[b + 3]
+        z0, z1, z2, z3 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3]
+        for j in range(features + 1):
+            v0, v1, v2, v3 = u0[j], u1[j], u2[j], u3[j]
+            out = gradient[j]
+            for c in range(len(out)):
+                out[c] += v0 * z0[c] + v1 * z1[c] + v2 * z2[c] + v3 * z3[c]
+
+
+@njit(cache=True, fastmath=FAST)
+def _step(w, g, lr, weight_decay, clip):  # type: ignore[no-untyped-def]  # numba infers
+    rate = lr
+    if clip < np.inf:
+        squares = np.float32(0.0)
+        for q in range(len(g)):
+            squares += g[q] * g[q]
+        norm = np.sqrt(squares) + np.float32(1e-6)
+        if norm > clip:
+            rate *= clip / norm
+    decay = np.float32(1.0) - lr * weight_decay
+    for q in range(len(g)):
+        w[q] = decay * w[q] - rate * g[q]
+
+
+@njit(cache=True, fastmath=FAST)
+def _descend(  # type: ignore[no-untyped-def]  # numba infers
+    rows, x, y, starts, positions, counts, steps, lr, weight_decay, clip, mu, anchor, shift, offset, repeats, follow, top
+):
     features = x.shape[1]
     classes = rows.shape[1] // (features + 1)
     # Padded, so that every inner loop is whole vectors: classes to 8 lanes, features (and bias) and batch to blocks of 4.
     width = (classes + 7) // 8 * 8
     height = (features + 1 + 3) // 4 * 4
-    weights = np.zeros((height, width), np.float32)
-    gradient = np.zeros((height, width), np.float32)
-    home = np.zeros((height, width), np.float32)
-    push = np.zeros((height, width), np.float32)
     tall = (positions.shape[2] + 3) // 4 * 4
+    weights = np.zeros((height, width), np.float32)
+    gradient, home, push, above = np.zeros_like(weights), np.zeros_like(weights), np.zeros_like(weights), np.zeros_like(weights)
     inputs = np.zeros((tall, height), np.float32)
     errors = np.zeros((tall, width), np.float32)
+    top_errors = np.zeros((tall, width), np.float32)
     power = np.zeros(width, np.int32)
-    w, g, h, p = weights.reshape(-1), gradient.reshape(-1), home.reshape(-1), push.reshape(-1)
+    w, g, h, p, a = weights.reshape(-1), gradient.reshape(-1), home.reshape(-1), push.reshape(-1), above.reshape(-1)
     for i in range(rows.shape[0]):
         _transpose(rows[i], classes, features, weights)
-        if len(mu):
+        if len(anchor):
             _transpose(anchor[i], classes, features, home)
         if len(shift):
             _transpose(shift[i], classes, features, push)
+        if len(top):
+            _transpose(top[i], classes, features, above)
         for step in range(steps[i]):
             count = counts[i, step]
             for b in range(tall):
                 u = inputs[b]
-                z = errors[b]
-                z[:] = np.float32(0.0)
                 if b >= count:
                     u[:] = np.float32(0.0)
+                    errors[b] = np.float32(0.0)
+                    top_errors[b] = np.float32(0.0)
                     continue
-                example = starts[i] + positions[i, step, b]
-                source = x[example]
+                source = x[starts[i] + positions[i, step, b]]
                 for j in range(features):
                     u[j] = source[j]
                 u[features] = np.float32(1.0)
-                for j in range(0, height, 4):
-                    u0, u1, u2, u3 = u[j], u[j + 1], u[j + 2], u[j + 3]
-                    w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-                    for c in range(width):
-                        z[c] += u0 * w0[c] + u1 * w1[c] + u2 * w2[c] + u3 * w3[c]
-                _softmax_error(z, power, y[example], count, classes)
-            g[:] = np.float32(0.0)
-            for b in range(0, count, 4):
-                u0, u1, u2, u3 = inputs[b], inputs[b + 1], inputs[b + 2], inputs[b + 3]
-                z0, z1, z2, z3 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3]
-                for j in range(features + 1):
-                    v0, v1, v2, v3 = u0[j], u1[j], u2[j], u3[j]
-                    out = gradient[j]
-                    for c in range(width):
-                        out[c] += v0 * z0[c] + v1 * z1[c] + v2 * z2[c] + v3 * z3[c]
-            if len(mu):
-                pull = mu[i]
-                for q in range(len(g)):
-                    g[q] += pull * (w[q] - h[q])
-            if len(shift):
-                for q in range(len(g)):
-                    g[q] += p[q]
-            rate = lr[i]
-            if clip < np.inf:
-                squares = np.float32(0.0)
-                for q in range(len(g)):
-                    squares += g[q] * g[q]
-                norm = np.sqrt(squares)
-                if norm + np.float32(1e-6) > clip:
-                    rate *= clip / (norm + np.float32(1e-6))
-            decay = np.float32(1.0) - lr[i] * weight_decay
-            for q in range(len(g)):
-                w[q] = decay * w[q] - rate * g[q]
-        for c in range(classes):
-            for j in range(features):
-                rows[i, c * features + j] = weights[j, c]
-            rows[i, classes * features + c] = weights[features, c]
+            for _ in range(repeats):
+                for b in range(count):
+                    label = y[starts[i] + positions[i, step, b]]
+                    z = errors[b]
+                    z[:] = np.float32(0.0)
+                    _forward(inputs[b], weights, z)
+                    if len(top):
+                        t = top_errors[b]
+                        t[:] = z
+                        _forward(inputs[b], above, t)
+                        _softmax_error(t, power, label, count, classes)
+                    if len(offset):
+                        for c in range(classes):
+                            z[c] += offset[i, c]
+                    _softmax_error(z, power, label, count, classes)
+                _backward(inputs, errors, count, features, gradient)
+                if len(mu):
+                    for q in range(len(g)):
+                        g[q] += mu[i] * (w[q] - h[q])
+                if len(shift):
+                    for q in range(len(g)):
+                        g[q] += p[q]
+                _step(w, g, lr[i], weight_decay, clip)
+                if len(top):
+                    _backward(inputs, top_errors, count, features, gradient)
+                    _step(a, g, lr[i], weight_decay, clip)
+            if len(follow):
+                for q in range(len(h)):
+                    h[q] += follow[i] * (w[q] - h[q])
+        _untranspose(weights, classes, features, rows[i])
+        if len(anchor):
+            _untranspose(home, classes, features, anchor[i])
+        if len(top):
+            _untranspose(above, classes, features, top[i])

@@ -1,20 +1,12 @@
 """Model: logits and gradients for a stack of rows; one row is a stack of one. The only place that is vectorised."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from .descent import Descent
+from .descent import Batch, Descended, Descent
 from .errors import UserError
 from .layout import Layout
-
-
-class Batch(NamedTuple):
-    x: Tensor  # [n, batch, ...]
-    y: Tensor  # [n, batch]
-    weight: Tensor  # [n, batch] one over the number of real examples; zero where the batch is only padded
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -37,34 +29,43 @@ class Model:
         """[n, batch, classes], as the module answers outside of training."""
         raise NotImplementedError
 
-    def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
-        """The gradient of each row's mean loss on its own batch."""
+    def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
+        """The gradient of each row's mean loss on its own batch; zero outside of `columns`."""
         raise NotImplementedError
 
-    def descend(self, rows: Tensor, descent: Descent) -> Tensor:
+    def descend(self, rows: Tensor, descent: Descent) -> Descended:
         """Carry a descent out. Rows that have done all their steps leave the stack: a shrinking prefix, no wasted work."""
-        order, working = descent.schedule()
-        order_on_device = order.to(self.device)
-        moving = rows[order_on_device]  # a copy
-        positions = torch.from_numpy(descent.batches.positions).to(self.device)[order_on_device]
-        counts = torch.from_numpy(descent.batches.counts).to(self.device)[order_on_device]
-        places = torch.arange(positions.shape[2], device=self.device)
-        starts = descent.examples.starts.to(self.device)[descent.owners.to(self.device)][order_on_device]
-        lr = descent.lr[order_on_device]
-        for step, n in enumerate(working):
-            active = moving[:n]
-            chosen = starts[:n, None] + positions[:n, step]
-            count = counts[:n, step, None]
-            batch = Batch(descent.examples.x[chosen], descent.examples.y[chosen], (places < count) / count)
-            direction = descent.step_direction(active, self.gradient(active, batch), order_on_device[:n])
-            rate = lr[:n]
-            if descent.clip < float("inf"):
-                norms = direction.norm(dim=1)
-                rate = rate * (descent.clip / (norms + 1e-6)).clamp(max=1.0)  # torch's clip_grad_norm_
-            active.mul_((1 - lr[:n] * descent.weight_decay)[:, None]).addcmul_(direction, -rate[:, None])
-        result = torch.empty_like(moving)
-        result[order_on_device] = moving
-        return result
+        descent, order = descent.sorted()
+        order = order.to(rows.device)
+        moving, anchor, top = rows[order], descent.anchor, descent.top  # all of them copies
+        columns = descent.columns or slice(None)
+        for n, batch in descent.walk():
+            active, who = moving[:n], order[:n]
+            for _ in range(descent.repeats):
+                personal = self._top_gradient(active, top[:n], batch) if top is not None else None
+                direction = descent.step_direction(active, self.gradient(active, batch, descent.columns), who)
+                descent.step(active[:, columns], direction[:, columns])
+                if top is not None and personal is not None:
+                    descent.step(top[:n], personal)
+            if descent.follow is not None and anchor is not None:
+                anchor[:n].add_(descent.follow[:n, None] * (active - anchor[:n]))
+        back = order.argsort()
+        return Descended(moving[back], None if anchor is None else anchor[back], None if top is None else top[back])
+
+    def _top_gradient(self, rows: Tensor, top: Tensor, batch: Batch) -> Tensor:
+        """The gradient of what lies on top of the last columns: with a linear head, theirs at row + top."""
+        last = slice(self.layout.width - top.shape[1], self.layout.width)
+        whole = rows.clone()
+        whole[:, last] += top
+        return self.gradient(whole, batch._replace(offset=None), last)[:, last]
+
+    def _leaves(self, rows: Tensor, columns: slice | None) -> tuple[dict[str, Tensor], list[str]]:
+        """The parameters to differentiate by, and their names."""
+        leaves = {name: view.detach() for name, view in self.layout.views(rows).items()}
+        wanted = self.layout.within(columns)
+        for name in wanted:
+            leaves[name].requires_grad_()
+        return leaves, wanted
 
     def _mode(self, training: bool) -> nn.Module:
         if self.module.training != training:
@@ -87,12 +88,20 @@ class StackedModel(Model):
         with torch.no_grad():
             return self._forward(self.layout.views(rows), x)
 
-    def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         self._mode(training=True)
-        leaves = {name: view.detach().requires_grad_() for name, view in self.layout.views(rows).items()}
-        loss = (cross_entropy(self._forward(leaves, batch.x), batch.y) * batch.weight).sum()
-        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        return torch.cat([g.reshape(len(rows), -1) for g in gradients], dim=1)
+        leaves, wanted = self._leaves(rows, columns)
+        logits = self._forward(leaves, batch.x)
+        if batch.offset is not None:
+            logits = logits + batch.offset[:, None]
+        loss = (cross_entropy(logits, batch.y) * batch.weight).sum()
+        gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted], materialize_grads=True)
+        if columns is None:
+            return torch.cat([g.reshape(len(rows), -1) for g in gradients], dim=1)
+        result = torch.zeros_like(rows)
+        for name, g in zip(wanted, gradients, strict=True):
+            result[:, self.layout.columns[name]] = g.reshape(len(rows), -1)
+        return result
 
 
 class RowModel(Model):
@@ -108,15 +117,19 @@ class RowModel(Model):
                 [functional_call(module, self.layout.views(row), (own,)) for row, own in zip(rows, x, strict=True)]
             )
 
-    def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
+    def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         module = self._mode(training=True)
-        result = torch.empty_like(rows)
+        result = torch.zeros_like(rows)
         for i, row in enumerate(rows):
             real = batch.weight[i] > 0  # nothing is padded here, so that odd layers never see a made-up example
-            leaves = {name: view.detach().requires_grad_() for name, view in self.layout.views(row).items()}
-            losses = cross_entropy(functional_call(module, leaves, (batch.x[i][real],)), batch.y[i][real])
-            gradients = torch.autograd.grad(losses.mean(), list(leaves.values()), materialize_grads=True)
-            torch.cat([g.reshape(-1) for g in gradients], out=result[i])
+            leaves, wanted = self._leaves(row, columns)
+            logits = functional_call(module, leaves, (batch.x[i][real],))
+            if batch.offset is not None:
+                logits = logits + batch.offset[i]
+            loss = cross_entropy(logits, batch.y[i][real]).mean()
+            gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted], materialize_grads=True)
+            for name, g in zip(wanted, gradients, strict=True):
+                result[i, self.layout.columns[name]] = g.reshape(-1)
         return result
 
 

@@ -44,9 +44,9 @@ CHARTS: list[dict[str, Any]] = [
     },
     {
         "title": "Spread over the clients",
-        "about": "Local accuracy: its mean, one standard deviation around it, and the mean of the worst tenth.",
+        "about": "Local accuracy: its mean, one standard deviation around it (up to three runs), and the worst tenth's.",
         "axis": "linear",
-        "lines": [("local_accuracy", "mean ± std", 1, "solid", "local_std"), ("local_worst10", "worst tenth", 3, "dash")],
+        "lines": [("local_accuracy", "mean", 1, "solid", "local_std"), ("local_worst10", "worst tenth", 3, "dash")],
     },
 ]
 
@@ -66,15 +66,16 @@ def _page(title: str, runs: dict[str, list[Record]], spec_text: str) -> str:
     scripts = [get_plotlyjs(), SCRIPT]
     allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
-    data = {"charts": CHARTS, "runs": [{"name": name, **_columns(rounds)} for name, rounds in runs.items()]}
-    figures = "".join(_figure(number, runs) for number in range(len(CHARTS)))
+    charts = CHARTS if any(runs.values()) else []
+    data = {"charts": charts, "runs": [{"name": name, **_columns(rounds)} for name, rounds in runs.items()]}
+    figures = "".join(_figure(number, chart, runs) for number, chart in enumerate(charts)) or "No rounds yet."
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(title)}</title><style>{STYLE}</style></head>
 <body><main><h1>{escape(title)}</h1>
 {_cards(*runs.values()) if len(runs) == 1 else _table(runs)}
 <div class="charts">{figures}</div><p id="spoken" aria-live="polite"></p>
-<details><summary>The run's settings, all of them</summary><pre tabindex="0">{escape(spec_text)}</pre></details></main>
+<details><summary>The settings in full</summary><pre tabindex="0">{escape(spec_text)}</pre></details></main>
 <script type="application/json" id="data">{json.dumps(data, allow_nan=False).replace("<", chr(92) + "u003c")}</script>
 {"".join(f"<script>{script}</script>" for script in scripts)}
 </body></html>
@@ -93,8 +94,7 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def _figure(number: int, runs: dict[str, list[Record]]) -> str:
-    chart = CHARTS[number]
+def _figure(number: int, chart: dict[str, Any], runs: dict[str, list[Record]]) -> str:
     ends = ((name, rounds[-1]) for name, rounds in runs.items() if rounds)
     told = (f"{name}, {line[1]}: {decimal(last.get(line[0]))}" for name, last in ends for line in chart["lines"])
     label = escape(f"{chart['title']} by round; the arrow keys read the rounds. At the end: {'; '.join(told)}")
@@ -152,11 +152,11 @@ dd b { font-size: 1.7rem }
 figure { display: flex; flex-direction: column; margin: 0; min-width: 0 }
 .legend { display: flex; flex-wrap: wrap; gap: 4px; margin: 6px 0 0 -6px }
 .chart { height: 300px; margin-top: auto; border-radius: 6px; overflow: hidden }
-button { display: flex; align-items: center; gap: 6px; max-width: 100%; padding: 2px 6px; border: 0; border-radius: 6px;
+.legend button { display: flex; align-items: center; gap: 6px; max-width: 100%; padding: 2px 6px; border: 0; border-radius: 6px;
   background: none; color: inherit; font: inherit; font-size: .85rem; text-align: left; overflow-wrap: anywhere }
-button:hover { background: var(--edge) }
+.legend button:hover { background: var(--edge) }
 button[aria-pressed=false] { opacity: .5; text-decoration: line-through }
-button svg { flex: none }
+.legend svg { flex: none }
 :focus-visible { outline: 2px solid var(--focus); outline-offset: 1px }
 .scroll { overflow-x: auto; margin-bottom: 16px; padding: 6px 0 }
 table { border-collapse: collapse; width: 100% }
@@ -175,16 +175,18 @@ const dashes = {solid: "", dash: "7 4", dot: "2 3"}, several = runs.length > 1, 
 const finger = matchMedia("(pointer: coarse)").matches;
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 const plain = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");  // Plotly would read a name as markup
+const short = name => name.length > 48 ? name.slice(0, 20) + "…" + name.slice(-27) : name;
+const longest = Math.max(...runs.map(run => run.round.length));
 
 function traces(c, r, l) {
   const run = runs[r], [column, label, hue, style, spread] = charts[c].lines[l];
   const color = colours[(several ? r : hue) % colours.length], dash = several ? Object.keys(dashes)[l] : style;
   const name = several ? `${run.name}: ${label}` : label;
   const shared = {x: run.round, visible: !hidden.has(`run ${r}`) && !hidden.has(`line ${c} ${l}`)};
-  const mode = run.round.length > 40 ? "lines" : "lines+markers";  // a line of one round would not be seen
-  const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 4}, name,
-    meta: plain(name), hovertemplate: "%{y:.4g}<extra>%{meta}</extra>"};
-  if (!spread) return [line];
+  const mode = run.round.length > 2 ? "lines" : "lines+markers";  // a line of one round would not be seen
+  const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
+    meta: plain(short(name)), hovertemplate: "%{y:.4g}<extra>%{meta}</extra>"};
+  if (!spread || runs.length > 3) return [line];  // more bands than three are mud
   const off = sign => line.y.map((y, i) => y === null || run[spread][i] === null ? null : y + sign * run[spread][i]);
   const edge = {...shared, mode: "lines", line: {width: 0, color}, hoverinfo: "skip"};
   return [{...edge, y: off(-1)}, {...edge, y: off(1), fill: "tonexty", fillcolor: color + (several ? "16" : "2a")}, line];
@@ -197,8 +199,10 @@ function draw(c) {
     font: {family: "system-ui, sans-serif", size: 12, color: css("--dim")},
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
     margin: {l: 8, r: 12, t: finger ? 12 : 26, b: 8}, showlegend: false, uirevision: "as the reader left it",
-    xaxis: {...axis, title: {text: "round", font: {size: 12}, standoff: 6}, unifiedhovertitle: {text: "round %{x}"}},
-    yaxis: {...axis, type: charts[c].axis, autorangeoptions: bounds, tickformat: "~g"},
+    xaxis: {...axis, title: {text: "round", font: {size: 12}, standoff: 6}, unifiedhovertitle: {text: "round %{x}"},
+      dtick: longest < 8 ? 1 : undefined},  // no half rounds
+    yaxis: {...axis, type: charts[c].axis, autorangeoptions: bounds, tickformat: "~g",
+      dtick: charts[c].axis === "log" ? "D2" : undefined},  // 1, 2, 5: all nine digits would overlap
     dragmode: finger ? false : "zoom",  // a finger scrolls the page
     hovermode: runs.length > 4 ? "closest" : "x unified",
     hoverlabel: {bgcolor: css("--card"), bordercolor: css("--edge"), font: {color: css("--ink")}, namelength: -1},
@@ -220,7 +224,7 @@ function switches(entries) {  // our own legend: Plotly's cannot be reached by k
     button.ariaPressed = "true";
     button.onclick = () => {
       hidden.delete(key) || hidden.add(key);
-      document.querySelectorAll("button").forEach(each => { each.ariaPressed = String(!hidden.has(each.dataset.key)); });
+      for (const each of document.querySelectorAll(".legend button")) each.ariaPressed = String(!hidden.has(each.dataset.key));
       drawAll();
     };
     legend.append(button);

@@ -110,7 +110,7 @@ class _Progress:
         self.federation, self.settings = federation, settings
         self.round = 0
         self.payoffs = {"server": 0.0, "clients": 0.0}
-        first = federation.judge("test", "reward")  # a client that has not trained yet is judged by the first model
+        first = federation.judge(0, "test", "reward")  # a client that has not trained yet is judged by the first model
         self.scores = {
             "test_loss": first["test"].loss,
             "test_accuracy": first["test"].accuracy,
@@ -124,9 +124,10 @@ class _Progress:
         ids = federation.participants(self.round, settings.participation)
         lr, epochs = np.full(len(ids), settings.lr), np.full(len(ids), settings.epochs)
         trained = federation.train(self.round, ids, lr, epochs)
-        sizes = federation.data["train"].sizes.numpy()[ids]
-        federation.aggregate(ids, sizes / sizes.sum())
-        judged = federation.judge("server_test", "game")
+        self._check(trained)
+        sizes = federation.data["train"].sizes.numpy()[trained.ids]
+        federation.aggregate(trained.ids, sizes / sizes.sum())
+        judged = federation.judge(self.round, "server_test", "game")
         loss, accuracy = pooled(judged["server_test"], federation.data["server_test"])
         game_loss, _ = pooled(judged["game"], federation.data["game"])
         rewards = rules.reward(trained.train.loss, settings.reward_penalty)
@@ -147,7 +148,8 @@ class _Progress:
             "local_std": float(local.std()),
             "local_worst10": float(worst.mean()),
             "train_loss": record.finite(self.scores["train_loss"].mean()),
-            "participants": len(ids),
+            "participants": len(trained.ids),
+            "quarantined": len(trained.quarantined),
             "mean_lr": float(lr.mean()),
             "mean_epochs": float(epochs.mean()),
             "reward_server": record.finite(reward_server),
@@ -160,7 +162,7 @@ class _Progress:
             "local_accuracy": local.tolist(),
             "local_accuracy_before": trained.before.accuracy.tolist(),
             "train_loss": [record.finite(value) for value in self.scores["train_loss"]],
-            "trained": np.isin(np.arange(federation.size), ids).tolist(),
+            "trained": np.isin(np.arange(federation.size), trained.ids).tolist(),
         }
         return entry, clients
 
@@ -185,6 +187,16 @@ class _Progress:
         self.round, self.payoffs = facts["round"], facts["payoffs"]
         sizes: dict[str, int] = facts["sizes"]
         return sizes
+
+    def _check(self, trained: Trained) -> None:
+        bad, lr = trained.quarantined.tolist(), self.settings.lr
+        if bad and (self.settings.on_bad_upload == "stop" or not len(trained.ids)):
+            who = (
+                f"client {bad[0]}"
+                if len(bad) == 1
+                else f"{len(bad)} clients ({', '.join(map(str, bad[:5]))}{' …' * (len(bad) > 5)})"
+            )
+            raise UserError(f"round {self.round}: {who} uploaded values that are not finite; a smaller lr than {lr} may help")
 
     def _remember(self, trained: Trained) -> None:
         self.scores["test_loss"][trained.ids] = trained.test.loss
@@ -212,7 +224,7 @@ def _federation(task: Task, algorithm: Algorithm, settings: Settings, say: Say) 
         model,
         algorithm,
         data,
-        Training(settings.seed, settings.batch_size, settings.weight_decay, settings.clip),
+        Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip),
         row=model.layout.row(module),
         chunk=settings.chunk or None,
         allocate=shared_zeros if worker_count(settings) > 1 else lambda shape, dtype: torch.zeros(*shape, dtype=dtype),

@@ -20,6 +20,7 @@ class Settings(BaseModel):
     participation: Finite = Field(1.0, gt=0, le=1, description="share of the clients that train in a round")
     holdout: Finite = Field(0.0, ge=0, lt=1, description="share of the training data kept out for rewards")
     reward_penalty: Finite = Field(0.0, ge=0, description="added to a loss before it becomes the reward 1 / loss")
+    on_bad_upload: Literal["quarantine", "stop"] = Field("quarantine", description="what a NaN or infinite upload does")
     device: str = Field("cpu", description="a torch device")
     workers: int = Field(0, ge=0, description="worker processes; 0: one per core. Changes speed, never results")
     chunk: int = Field(0, ge=0, description="rows trained together; 0: what suits the path")

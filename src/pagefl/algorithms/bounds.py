@@ -1,0 +1,10 @@
+"""What hyper-parameters may be: read by whoever checks a spec."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]

@@ -1,0 +1,37 @@
+"""FedDyn. Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization.
+ICLR 2021."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pagefl.core.algorithm import Algorithm, Clients, Local, State
+from pagefl.core.layout import Layout
+
+from .bounds import Positive
+
+
+@dataclass(frozen=True)
+class FedDyn(Algorithm):
+    """Each client adds what it has moved so far to its loss, so that all local optima come to agree with the global one."""
+
+    alpha: Positive = 0.01
+
+    def server_state(self, row: Tensor) -> State:
+        return {"model": row, "moved": torch.zeros_like(row)}
+
+    def client_state(self, row: Tensor, layout: Layout) -> State:
+        return {"moved": torch.zeros_like(row)}
+
+    def local(self, clients: Clients) -> Local:
+        sent, moved = clients.sent["model"], clients.kept["moved"]
+        # Unequal data, as in the authors' program: alpha by data share, so that every client weighs by its size.
+        alpha = (self.alpha * clients.facts.mean_size / clients.facts.sizes).to(sent)
+        rows = clients.train(sent, mu=alpha, anchor=sent, shift=alpha[:, None] * moved)  # (1), moved = -(gradient state)/alpha
+        return Local(upload={"model": rows}, personal=rows, kept={"moved": moved + rows - sent})  # (2)
+
+    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
+        mean = uploads["model"].mean(0)
+        moved = server["moved"] + share * (mean - server["model"])  # (3), h = -alpha * moved: absent clients have not moved
+        return {"model": weights @ uploads["model"] + moved, "moved": moved}

@@ -1,0 +1,41 @@
+"""FedRECON. Singhal, Sidahmed, Garrett, Wu, Rush, Prakash: Federated Reconstruction: Partially Local Federated Learning.
+NeurIPS 2021."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pagefl.core.algorithm import Algorithm, Clients, Local, State
+from pagefl.core.errors import UserError
+
+from .bounds import Count, Positive, Share
+
+
+@dataclass(frozen=True)
+class FedRecon(Algorithm):
+    """The body is shared; the head is nobody's: each time it is needed it is trained anew on a support share of the data."""
+
+    reconstruction_epochs: Count = 2
+    support: Share = 0.1
+    server_lr: Positive = 0.1
+
+    def adapt(self, clients: Clients) -> Tensor:
+        """Algorithm 1, RECONSTRUCT: from the first head, with the body held fixed."""
+        if clients.layout.body.stop == 0:
+            raise UserError(
+                "algorithm = fedrecon: the task's model is a single layer; it needs a body to share and a head to reconstruct"
+            )
+        epochs = torch.full_like(clients.epochs, self.reconstruction_epochs)
+        return clients.train(clients.sent["model"], columns=clients.layout.head, part=(0.0, self.support), epochs=epochs)
+
+    def local(self, clients: Clients) -> Local:
+        whole = self.adapt(clients)
+        rows = clients.train(whole, columns=clients.layout.body, part=(self.support, 1.0))
+        return Local(upload={"body": rows[:, clients.layout.body]}, personal=rows)
+
+    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
+        body = uploads["body"].shape[1]
+        model = server["model"].clone()
+        model[:body] += self.server_lr * (weights @ uploads["body"] - model[:body])
+        return {"model": model}

@@ -1,0 +1,36 @@
+"""pFedMe. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pagefl.core.algorithm import Algorithm, Clients, Local, State
+
+from .bounds import Count, NotNegative, Positive
+
+
+@dataclass(frozen=True)
+class PFedMe(Algorithm):
+    """A personal model theta near the local model w: K steps of theta on each batch, then one step of w towards theta."""
+
+    lam: NotNegative = 15.0
+    beta: Positive = 1.0
+    inner_steps: Count = 5
+    personal_lr: Positive = 0.005
+
+    def local(self, clients: Clients) -> Local:
+        sent = clients.sent["model"]
+        theta, w, _ = clients.descend(
+            sent,
+            lr=torch.full_like(clients.lr, self.personal_lr),  # (7): theta by SGD on f + lambda/2 |theta - w|²
+            mu=self.lam,
+            anchor=sent,
+            repeats=self.inner_steps,
+            follow=clients.lr * self.lam,  # (8): w <- w - eta lambda (w - theta)
+        )
+        assert w is not None
+        return Local(upload={"model": w}, personal=theta)
+
+    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
+        return {"model": (1 - self.beta) * server["model"] + self.beta * (weights @ uploads["model"])}
