@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, Clients, Local, State
-from pagefl.core.errors import UserError
 
 from .bounds import Count, Positive, Share
 
@@ -16,16 +15,14 @@ from .bounds import Count, Positive, Share
 class FedRecon(Algorithm):
     """The body is shared; the head is nobody's: each time it is needed it is trained anew on a support share of the data."""
 
+    needs_body = True
+
     reconstruction_epochs: Count = 2
     support: Share = 0.1
     server_lr: Positive = 0.1
 
     def adapt(self, clients: Clients) -> Tensor:
         """Algorithm 1, RECONSTRUCT: from the first head, with the body held fixed."""
-        if clients.layout.body.stop == 0:
-            raise UserError(
-                "algorithm = fedrecon: the task's model is a single layer; it needs a body to share and a head to reconstruct"
-            )
         epochs = torch.full_like(clients.epochs, self.reconstruction_epochs)
         return clients.train(clients.sent["model"], columns=clients.layout.head, part=(0.0, self.support), epochs=epochs)
 

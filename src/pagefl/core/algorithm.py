@@ -93,6 +93,8 @@ class Local:
 class Algorithm:
     """Holds its constructor's arguments and nothing else: state comes in and goes out as tensors."""
 
+    needs_body = False  # True: for models that can be split into a body and a head
+
     def server_state(self, row: Tensor) -> State:
         """`model`, the shared model W, is always part of it."""
         return {"model": row}

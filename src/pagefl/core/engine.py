@@ -101,7 +101,7 @@ class Stack:
         # One shuffle per round and client, so that (0, 0.1) and (0.1, 1) share no example. No part is ever empty.
         pool = draw(self._keys("part"), sizes, np.ones_like(sizes), int(sizes.max())).positions[:, 0]
         cuts = [np.round(sizes * share).astype(np.int64) for share in part]
-        first = np.minimum(np.maximum(cuts[0], min(1, cuts[0].max())), sizes - 1)
+        first = np.minimum(np.maximum(cuts[0], part[0] > 0), sizes - 1)
         last = np.maximum(cuts[1], first + 1)
         batches = draw(keys, last - first, epochs, self.training.batch_size)
         places = np.minimum(batches.positions + first[:, None, None], pool.shape[1] - 1)  # padding may point beyond

@@ -11,6 +11,7 @@ from torch import Tensor
 from . import rng
 from .algorithm import Algorithm, Facts, State
 from .engine import Stack, Training
+from .errors import UserError
 from .evaluate import Scores, measure
 from .examples import Examples, Splits
 from .model import Model
@@ -54,6 +55,9 @@ class Federation:
         allocate: Allocate = lambda shape, dtype: torch.zeros(*shape, dtype=dtype),
     ) -> None:
         """`row`: the model at the start. `allocate`: makes the zeros that workers share."""
+        if algorithm.needs_body and model.layout.body.stop == 0:
+            name = type(algorithm).__name__
+            raise UserError(f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer")
         self.model, self.algorithm, self.training = model, algorithm, training
         self.data = {
             "train": data.train,
