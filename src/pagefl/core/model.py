@@ -136,6 +136,7 @@ class RowModel(Model):
 def check_trainable(module: nn.Module, x: Tensor, labels: int) -> bool:
     """Refuse what cannot be averaged or judged; tell whether the module draws random numbers when it trains."""
     name = type(module).__name__
+    Layout(module)
     before = {key: buffer.clone() for key, buffer in module.named_buffers()}
     module.train()
     with torch.no_grad():

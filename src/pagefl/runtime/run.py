@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pagefl.core import linear
+from pagefl.core import linear, rng
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.engine import Training
 from pagefl.core.errors import UserError
@@ -30,6 +30,10 @@ from .workers import CAN_FORK, Workers, one_thread, shared_zeros
 
 Say = Callable[[str], None]
 Observe = Callable[[record.Record], None]
+
+
+class NobodyLeft(UserError):
+    """Every client of a round was quarantined: the round did not happen."""
 
 
 @dataclass
@@ -82,6 +86,12 @@ def play(
         progress = _Progress(federation, settings)
         sizes = progress.restore(directory, say) if directory else None
         records = record.Records(directory.path if directory else None, sizes)
+
+        def save() -> None:
+            if directory:
+                facts = {"round": progress.round, "payoffs": progress.payoffs, "sizes": records.sync()}
+                checkpoint.save(directory.path, progress.state(), facts)
+
         with _workers(federation, settings), _polite_stop() as stopped:
             try:
                 saved = monotonic()
@@ -90,11 +100,13 @@ def play(
                     every = settings.clients_every
                     records.write(entry, clients if every and progress.round % every == 0 else None)
                     last = progress.round == settings.rounds or stopped.is_set()
-                    if directory and (last or monotonic() - saved >= settings.checkpoint_seconds):
-                        facts = {"round": progress.round, "payoffs": progress.payoffs, "sizes": records.sync()}
-                        checkpoint.save(directory.path, progress.state(), facts)
+                    if last or monotonic() - saved >= settings.checkpoint_seconds:
+                        save()
                         saved = monotonic()
                     observe(entry)
+            except NobodyLeft:
+                save()
+                raise
             finally:
                 records.close()
     state = {name: tensor.clone() for name, tensor in federation.state().items()}
@@ -190,13 +202,18 @@ class _Progress:
 
     def _check(self, trained: Trained) -> None:
         bad, lr = trained.quarantined.tolist(), self.settings.lr
-        if bad and (self.settings.on_bad_upload == "stop" or not len(trained.ids)):
-            who = (
-                f"client {bad[0]}"
-                if len(bad) == 1
-                else f"{len(bad)} clients ({', '.join(map(str, bad[:5]))}{' …' * (len(bad) > 5)})"
-            )
-            raise UserError(f"round {self.round}: {who} uploaded values that are not finite; a smaller lr than {lr} may help")
+        if not bad or (len(trained.ids) and self.settings.on_bad_upload != "stop"):
+            return
+        who = (
+            f"client {bad[0]}"
+            if len(bad) == 1
+            else f"{len(bad)} clients ({', '.join(map(str, bad[:5]))}{', …' * (len(bad) > 5)})"
+        )
+        sentence = f"round {self.round}: {who} uploaded values that are not finite; a smaller lr than {lr} may help"
+        if len(trained.ids):
+            raise UserError(sentence)
+        self.round -= 1
+        raise NobodyLeft(sentence)
 
     def _remember(self, trained: Trained) -> None:
         self.scores["test_loss"][trained.ids] = trained.test.loss
@@ -215,7 +232,8 @@ def _federation(task: Task, algorithm: Algorithm, settings: Settings, say: Say) 
     module = task.fresh_module(settings.seed)
     labels = 1 + max(int(part.y.max()) for part in (data.train, data.test, data.game, data.server_test))
     try:
-        model = paths.build(module, data.train.x[: settings.batch_size], labels, settings.path, settings.device)
+        with rng.torch_stream(settings.seed, "measuring"):
+            model = paths.build(module, data.train.x[: settings.batch_size], labels, settings.path, settings.device)
     except RuntimeError as error:  # torch's own words about a device it does not have
         raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
     if not linear.compiled():

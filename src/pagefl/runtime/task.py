@@ -1,6 +1,7 @@
 """Task: a model and the data of a federation, under a name."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -20,6 +21,6 @@ class Task:
 
     def fresh_module(self, seed: int) -> nn.Module:
         if isinstance(self.module, nn.Module):
-            return self.module
+            return deepcopy(self.module)
         with rng.torch_stream(seed, "initial model"):
             return self.module()

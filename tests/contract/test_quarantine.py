@@ -1,0 +1,70 @@
+"""A client whose result is not finite is left out of its round, as if it had been absent; the others go on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federations import task
+
+import pagefl
+from pagefl.algorithms import ALGORITHMS
+from pagefl.runtime import checkpoint
+
+POISONED = 3  # the size of the client that goes wrong
+
+
+def poisoned(name: str, sizes: tuple[int, ...] = (POISONED,), round: int = 1):
+    """The algorithm, with clients of these sizes that diverge in one round."""
+
+    class Poisoned(ALGORITHMS[name]):
+        def local(self, clients):
+            outcome = super().local(clients)
+            if clients.round != round:  # the real stack knows its round
+                return outcome
+            bad = torch.isin(clients.facts.sizes, torch.tensor(sizes))[:, None]
+
+            def spoil(state):
+                return {key: torch.where(bad, torch.nan, value) for key, value in state.items()}
+
+            personal = torch.where(bad, torch.inf, outcome.personal)
+            return replace(outcome, upload=spoil(outcome.upload), kept=spoil(outcome.kept), personal=personal)
+
+    return Poisoned()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_round_goes_on_with_the_others(name, workers):
+    run = pagefl.run(task=task("mlp"), algorithm=poisoned(name), rounds=3, workers=workers)
+    assert [entry["quarantined"] for entry in run.rounds] == [1, 0, 0]
+    assert [entry["participants"] for entry in run.rounds] == [4, 5, 5]
+    assert run.clients.query("round == 1").trained.tolist() == [False, True, True, True, True]
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in run.state.values())
+    assert all(np.isfinite(entry["global_loss"]) for entry in run.rounds)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto"])
+def test_quarantine_is_absence(name, monkeypatch):
+    """The round is that of a federation whose other four clients were drawn."""
+    bad = pagefl.run(task=task("mlp"), algorithm=poisoned(name), rounds=1)
+    monkeypatch.setattr("pagefl.core.federation.Federation.participants", lambda self, round, share: np.array([1, 2, 3, 4]))
+    absent = pagefl.run(task=task("mlp"), algorithm=ALGORITHMS[name](), rounds=1)
+    for key, value in bad.state.items():
+        torch.testing.assert_close(value, absent.state[key], rtol=1e-5, atol=1e-6)
+
+
+def test_all_bad_ends_in_a_sentence_and_keeps_the_last_good_state(tmp_path):
+    straight = pagefl.run(task=task("mlp"), algorithm="scaffold", rounds=2)
+    broken = poisoned("scaffold", sizes=(3, 17, 40, 25, 9), round=3)
+    with pytest.raises(pagefl.UserError, match=r"round 3: 5 clients \(0, 1, 2, 3, 4\) uploaded values that are not finite"):
+        pagefl.run(task=task("mlp"), algorithm=broken, rounds=9, out=tmp_path / "run")
+    tensors, facts = checkpoint.read(tmp_path / "run" / "checkpoint")
+    assert facts["round"] == 2
+    for key, value in straight.state.items():
+        assert torch.equal(tensors[key], value), key
+
+
+def test_stop_when_told_to():
+    with pytest.raises(pagefl.UserError, match="round 1: client 0 uploaded"):
+        pagefl.run(task=task("mlp"), algorithm=poisoned("fedavg"), on_bad_upload="stop")

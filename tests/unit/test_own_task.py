@@ -1,0 +1,150 @@
+"""A user's own nn.Module and data just work, or are refused with a sentence that helps."""
+
+import numpy as np
+import pytest
+import torch
+from federations import CLASSES, FEATURES, SETTINGS, client, data, task
+from torch import nn
+
+import pagefl
+from pagefl import FederatedData, Task
+from pagefl.runtime import paths
+from pagefl.runtime.run import Run
+
+
+class Odd(nn.Module):
+    """Takes what nn.Sequential cannot: an LSTM, which vmap has no rule for, a frozen layer, a buffer that stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(FEATURES, FEATURES).requires_grad_(False)
+        self.register_buffer("scale", torch.full((1,), 0.5))
+        self.lstm = nn.LSTM(1, 3, batch_first=True)
+        self.head = nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.frozen(x * self.scale)[..., None])[0][:, -1])
+
+
+def learn(module, **settings) -> Run:
+    return pagefl.run(task=Task("own", module, data(), {**SETTINGS, **settings}), algorithm="fedavg", rounds=3)
+
+
+def test_an_lstm_is_trained_row_by_row():
+    made = Odd()
+    run = learn(made)
+    assert torch.equal(run.model.frozen.weight, made.frozen.weight)
+    assert run.state["server.model"].shape[0] == sum(p.numel() for p in made.parameters() if p.requires_grad)
+
+
+def test_dropout_is_random_but_reproducible():
+    make = lambda: nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))  # noqa: E731
+    first, second, parallel = learn(make), learn(make), learn(make, workers=2)
+    without = learn(lambda: nn.Sequential(nn.Linear(FEATURES, 8), nn.Identity(), nn.Linear(8, CLASSES)))
+    assert torch.equal(first.state["server.model"], second.state["server.model"])
+    assert torch.equal(first.state["server.model"], parallel.state["server.model"])
+    assert not torch.allclose(first.state["server.model"], without.state["server.model"])
+
+
+def test_a_run_leaves_torch_as_it_was():
+    torch.set_num_threads(2)
+    module = nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.1))
+    state = torch.get_rng_state()
+    learn(module)
+    assert torch.get_num_threads() == 2
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_users_module_is_not_changed():
+    module = nn.Linear(FEATURES, CLASSES)
+    before = module.weight.clone()
+    run = learn(module)
+    assert torch.equal(module.weight, before)
+    assert not torch.equal(run.model.weight, before)
+    assert not torch.equal(run.personal(1).weight, run.model.weight)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)), ["BatchNorm", "GroupNorm"]),
+        (nn.Linear(FEATURES + 1, CLASSES), ["cannot take a batch of shape [4, 6]"]),
+        (nn.Linear(FEATURES, CLASSES - 1), ["[4, 3]", "at least 4 classes"]),
+        (nn.Identity(), ["no trainable parameter"]),
+        (nn.Sequential(nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES).double()), ["mixes parameter types"]),
+    ],
+)
+def test_refused_modules(module, words):
+    with pytest.raises(pagefl.UserError) as refusal:
+        learn(module)
+    assert all(word in str(refusal.value) for word in words), refusal.value
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: {**p, "train": []}, "0 clients"),
+        (lambda p: {**p, "test": p["test"][:1]}, "test has 1 clients but train has 2"),
+        (lambda p: {**p, "train": [(p["train"][0][0], p["train"][0][1][:-1]), p["train"][1]]}, "train[0] has x of shape"),
+        (
+            lambda p: {**p, "train": [p["train"][0], (torch.ones(3, 9), torch.zeros(3, dtype=torch.long))]},
+            "train[1] has examples of shape [9]",
+        ),
+        (
+            lambda p: {**p, "test": [p["test"][0], (p["test"][1][0], p["test"][1][1].float())]},
+            "test[1] has labels of type torch.float32",
+        ),
+        (lambda p: {**p, "test": [p["test"][0], (p["test"][1][0], p["test"][1][1] - 5)]}, "whole numbers from 0"),
+        (lambda p: {**p, "server": (p["server"][0] * torch.nan, p["server"][1])}, "server has examples that are NaN"),
+    ],
+)
+def test_refused_data(change, words):
+    parts = {"train": [client(9, 0), client(5, 1)], "test": [client(4, 2), client(4, 3)], "server": client(8, 4)}
+    FederatedData(**parts)
+    with pytest.raises(pagefl.UserError) as refusal:
+        FederatedData(**change(parts))
+    assert words in str(refusal.value)
+
+
+def test_numpy_arrays_will_do():
+    pair = (np.zeros((6, FEATURES), np.float32), np.arange(6) % CLASSES)
+    assert FederatedData([pair], [pair], pair).train.x.shape == (6, FEATURES)
+
+
+def test_split_gives_every_example_one_role():
+    x = torch.arange(375.0)[:, None]
+    parts = FederatedData.split([(x, torch.zeros(375, dtype=torch.long))], holdout=0.1, seed=3)
+    roles = [parts.train, parts.test, parts.game, parts.server_test, parts.holdout]
+    assert torch.equal(torch.cat([role.x for role in roles]).flatten().sort().values, x.flatten())
+    assert [len(role.y) for role in roles] == [172, 90, 37, 38, 38]
+
+
+def test_holdout_is_not_trained_on():
+    whole, held = task().data, task().data.hold_out(0.3, seed=0)
+    assert held.holdout.sizes.tolist() == [1, 5, 12, 8, 3]
+    assert (held.train.sizes + held.holdout.sizes).tolist() == whole.train.sizes.tolist()
+    run = pagefl.run(task=task(), algorithm="fedavg", holdout=0.3)
+    assert run.rounds[-1]["train_loss"] > 0
+
+
+def test_the_path_is_measured_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    races = []
+    monkeypatch.setattr(paths, "_race", lambda *_: races.append(1) or "rows")
+    module, x = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)), torch.zeros(4, 6)
+    assert [paths.build(module, x, 4, "auto", "cpu").path for _ in range(3)] == ["rows"] * 3
+    assert len(races) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [
+        (nn.Linear(6, 4), "fused"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), "fused"),
+        (nn.Sequential(nn.Linear(6, 4), nn.ReLU()), "stacked or rows"),
+        (nn.Linear(6, 4, bias=False), "stacked or rows"),
+        (Odd(), "rows"),
+    ],
+)
+def test_a_fitting_path(module, path):
+    assert paths.build(module, torch.randn(4, 6), 4, "auto", "cpu").path in path
