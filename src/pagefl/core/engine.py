@@ -13,9 +13,10 @@ from . import rng
 from .algorithm import Facts, Part, State
 from .batches import Batches, draw
 from .descent import Batch, Descended, Descent
+from .evaluate import cross_entropy
 from .examples import Examples
 from .layout import Layout
-from .model import Model, cross_entropy
+from .model import Model
 
 
 class Training(NamedTuple):

@@ -12,7 +12,7 @@ from . import rng
 from .algorithm import Algorithm, Facts, State
 from .engine import Stack, Training
 from .errors import UserError
-from .evaluate import Scores, measure
+from .evaluate import Scores
 from .examples import Examples, Splits
 from .model import Model
 
@@ -95,7 +95,7 @@ class Federation:
     def work(self, job: Job) -> object:
         """What a worker does. It reads and writes rows in place and answers with scores."""
         if job.kind != "train":
-            return measure(self.model, self._judged_rows(job), self.data[job.kind], torch.from_numpy(job.ids))
+            return self.model.score(self._judged_rows(job), self.data[job.kind], torch.from_numpy(job.ids))
         outcome = self.algorithm.local(self._stack(job))
         everything = [outcome.personal, *outcome.upload.values(), *outcome.kept.values()]
         good = torch.stack([torch.isfinite(rows).all(1) for rows in everything]).all(0)
@@ -107,7 +107,7 @@ class Federation:
         self.personal[ids] = personal
         if not len(ids):
             return good.numpy(), *(Scores(np.empty(0), np.empty(0)) for _ in range(2))
-        return good.cpu().numpy(), *(measure(self.model, personal, self.data[role], ids) for role in ("test", "reward"))
+        return good.cpu().numpy(), *(self.model.score(personal, self.data[role], ids) for role in ("test", "reward"))
 
     def train(self, round: int, ids: npt.NDArray[np.int64], lr: Floats, epochs: npt.NDArray[np.int64]) -> Trained:
         """Clients lead: each trains what the server sends, with its own lr and epochs."""

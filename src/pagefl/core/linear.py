@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from .batches import _shuffle
 from .descent import Batch, Descended, Descent
+from .evaluate import Scores
+from .examples import Examples
 from .model import Model
 
 # No "nnan" and no "ninf": a model that diverged must still be seen to have diverged.
@@ -51,6 +53,12 @@ class LinearModel(Model):
         error.scatter_add_(-1, batch.y[..., None], torch.full_like(error[..., :1], -1.0))
         error = (error * batch.weight[..., None]).transpose(1, 2)
         return torch.cat([(error @ batch.x.flatten(2)).flatten(1), error.sum(-1)], dim=1)
+
+    def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
+        scores = Scores(np.empty(len(owners)), np.empty(len(owners)))
+        starts, sizes = (part[owners].numpy() for part in (examples.starts, examples.sizes))
+        _score(_array(rows, 2), examples.x.flatten(1).numpy(), examples.y.numpy(), starts, sizes, *scores)
+        return scores
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
         if descent.direction is not None:
@@ -111,8 +119,8 @@ def _transpose(row, classes, features, out):  # type: ignore[no-untyped-def]  # 
 
 
 @njit(cache=True, fastmath=FAST)
-def _softmax_error(z, power, label, count, classes):  # type: ignore[no-untyped-def]  # numba infers
-    """Logits -> (softmax - one-hot) / count, in place. exp is 2^whole * polynomial(fraction), which vectorises."""
+def _exponentials(z, power, classes):  # type: ignore[no-untyped-def]  # numba infers
+    """z -> exp(z - largest), in place; (largest, sum). exp is 2^whole * polynomial(fraction), which vectorises."""
     width = z.shape[0]
     for c in range(classes, width):
         z[c] = np.float32(-1e30)
@@ -141,12 +149,45 @@ def _softmax_error(z, power, label, count, classes):  # type: ignore[no-untyped-
     for c in range(classes):
         z[c] *= scale[c]
         total += z[c]
+    return largest, total
+
+
+@njit(cache=True, fastmath=FAST)
+def _softmax_error(z, power, label, count, classes):  # type: ignore[no-untyped-def]  # numba infers
+    """Logits -> (softmax - one-hot) / count, in place."""
+    _, total = _exponentials(z, power, classes)
     share = np.float32(1.0) / (total * np.float32(count))
     for c in range(classes):
         z[c] *= share
-    for c in range(classes, width):
+    for c in range(classes, len(z)):
         z[c] = np.float32(0.0)
     z[label] -= np.float32(1.0) / np.float32(count)
+
+
+@njit(cache=True, fastmath=FAST)
+def _score(rows, x, y, starts, sizes, losses, hits):  # type: ignore[no-untyped-def]  # numba infers
+    """Mean loss and accuracy of row i, or of the only row, on the sizes[i] examples from starts[i]."""
+    features = x.shape[1]
+    classes = rows.shape[1] // (features + 1)
+    weights = np.zeros(((features + 4) // 4 * 4, (classes + 7) // 8 * 8), np.float32)
+    u = np.zeros(weights.shape[0], np.float32)
+    u[features] = np.float32(1.0)
+    z = np.zeros(weights.shape[1], np.float32)
+    power = np.zeros(weights.shape[1], np.int32)
+    for i in range(len(starts)):
+        if i < len(rows):
+            _transpose(rows[i], classes, features, weights)
+        loss, right = 0.0, 0
+        for e in range(starts[i], starts[i] + sizes[i]):
+            for j in range(features):
+                u[j] = x[e, j]
+            z[:] = np.float32(0.0)
+            _forward(u, weights, z)
+            own = z[y[e]]
+            largest, total = _exponentials(z, power, classes)
+            loss += np.log(total) + largest - own
+            right += own == largest
+        losses[i], hits[i] = loss / sizes[i], right / sizes[i]
 
 
 @njit(cache=True, fastmath=FAST)

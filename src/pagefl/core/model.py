@@ -6,12 +6,9 @@ from torch.func import functional_call, vmap
 
 from .descent import Batch, Descended, Descent
 from .errors import UserError
+from .evaluate import Scores, cross_entropy, score
+from .examples import Examples
 from .layout import Layout
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Per example. Written out because torch's own under vmap takes half of a step."""
-    return logits.logsumexp(-1) - logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 class Model:
@@ -28,6 +25,10 @@ class Model:
     def logits(self, rows: Tensor, x: Tensor) -> Tensor:
         """[n, batch, classes], as the module answers outside of training."""
         raise NotImplementedError
+
+    def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
+        """Row i on the examples of owners[i]; a single row is judged on the examples of every owner."""
+        return score(lambda x: self.logits(rows, x), len(rows), examples, owners)
 
     def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         """The gradient of each row's mean loss on its own batch; zero outside of `columns`."""
