@@ -10,8 +10,9 @@ from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
+from pagefl.game.rules import Bias
 from pagefl.report import html
-from pagefl.runtime import record
+from pagefl.runtime import demand, record
 from pagefl.runtime.directory import SPEC, RunDirectory
 from pagefl.runtime.run import Observe, Run, Say, play
 from pagefl.runtime.task import Task
@@ -84,6 +85,12 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
     return Run(*record.read(path), found[0] if found else {}, module, path)
 
 
+def tip(directory: Path, ratio: str) -> Bias:
+    """Ask a running run for another balance of demand from its next round on."""
+    _raw_spec(directory)
+    return demand.tip(directory, ratio)
+
+
 def report(directories: Sequence[Path], page: Path) -> None:
     """One page for several runs."""
     texts = [f"# {path}\n{specs.dump(_raw_spec(path))}" for path in directories]
@@ -94,9 +101,10 @@ def report(directories: Sequence[Path], page: Path) -> None:
 def _play(
     spec: RunSpec, task: Task | None, algorithm: Algorithm | None, directory: RunDirectory | None, observe: Observe, say: Say
 ) -> Run:
-    result = play(task or spec.make_task(), algorithm or spec.make_algorithm(), spec, directory, observe, say)
+    own_task, own_algorithm = task or spec.make_task(), algorithm or spec.make_algorithm()
+    result = play(own_task, own_algorithm, spec, spec.make_players(), directory, observe, say)
     if directory is not None:
-        name = f"{spec.algorithm['name']} on {spec.task['name']}"
+        name = f"{spec.label} on {spec.task['name']}"
         html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml())
     return result
 

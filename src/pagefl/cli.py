@@ -25,6 +25,7 @@ def run(
     spec: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
     task: Annotated[str | None, typer.Option(help="See `pagefl list tasks`.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="See `pagefl list algorithms`.")] = None,
+    players: Annotated[str | None, typer.Option(help="Who chooses lr, epochs and weights: `pagefl list players`.")] = None,
     rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Communication rounds.")] = None,
     clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Clients of the federation.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Of the data and of every random stream.")] = None,
@@ -44,15 +45,25 @@ def run(
     from pagefl.experiments import spec as specs
 
     raw = {} if spec is None else specs.read(spec)
-    options = {"task": task, "algorithm": algorithm, "task.clients": clients, "rounds": rounds, "seed": seed, "lr": lr}
-    options |= {"epochs": epochs, "participation": participation, "workers": workers}
+    options = {
+        "task": task,
+        "algorithm": algorithm,
+        "players": players,
+        "task.clients": clients,
+        "rounds": rounds,
+        "seed": seed,
+        "lr": lr,
+        "epochs": epochs,
+        "participation": participation,
+        "workers": workers,
+    }
     for name, value in options.items():  # as strings: the spec checks them all and says what is wrong
         if value is not None:
             specs.override(raw, f"{name}={value}")
     for assignment in set_ or []:
         specs.override(raw, assignment)
     resolved = specs.resolve(raw)
-    out = out or _free_directory(f"{resolved.task['name']}-{resolved.algorithm['name']}-s{resolved.seed}")
+    out = out or _free_directory(f"{resolved.task['name']}-{resolved.label}-s{resolved.seed}")
     _follow(resolved.rounds, out, json, lambda **watch: api.launch(resolved, out=out, **watch))
 
 
@@ -81,8 +92,16 @@ def report(
     err.print(f"report: {out}")
 
 
+@app.command()
+def bias(directory: Path, ratio: Annotated[str, typer.Argument(help="server:clients, such as 10:1")]) -> None:
+    """Tip a running run: from its next round on, the two sides' rewards count by this ratio."""
+    from pagefl import api
+
+    err.print(f"bias {api.tip(directory, ratio)} from the next round of {directory}")
+
+
 @app.command(name="list")
-def list_(kind: Annotated[str, typer.Argument(help="algorithms or tasks")]) -> None:
+def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks")]) -> None:
     """What there is."""
     table = Table("name", "what", box=None)
     for name, about in _catalogue(kind).items():
@@ -163,9 +182,16 @@ def _free_directory(name: str) -> Path:
 def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
     from pagefl.algorithms import ALGORITHMS
     from pagefl.core.errors import UserError
+    from pagefl.experiments.settings import NICKNAMES
     from pagefl.experiments.tasks import TASKS
+    from pagefl.game import PLAYERS
 
-    catalogues: dict[str, dict[str, Callable[..., object]]] = {"algorithms": {**ALGORITHMS}, "tasks": {**TASKS}}
+    nicknames = {name: PLAYERS[meaning["players"]] for name, meaning in NICKNAMES.items()}
+    catalogues: dict[str, dict[str, Callable[..., object]]] = {
+        "algorithms": {**ALGORITHMS, **nicknames},
+        "players": {**PLAYERS},
+        "tasks": {**TASKS},
+    }
     if kind not in catalogues:
         raise UserError(f"list {kind}: valid is {' or '.join(catalogues)}")
     return catalogues[kind]

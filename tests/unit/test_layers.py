@@ -8,13 +8,14 @@ import pagefl
 SOURCE = Path(pagefl.__file__).parent
 LOWER = {  # what each layer may import, beside itself
     "core": set(),
+    "agents": set(),
     "algorithms": {"core"},
     "game": {"core", "agents"},
     "data": {"core"},
     "models": {"core"},
-    "runtime": {"core", "algorithms", "game", "data", "models"},
-    "experiments": {"core", "algorithms", "game", "data", "models", "runtime"},
-    "report": {"core", "algorithms", "game", "data", "models", "runtime", "experiments"},
+    "runtime": {"core", "algorithms", "agents", "game", "data", "models"},
+    "experiments": {"core", "algorithms", "agents", "game", "data", "models", "runtime"},
+    "report": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
 }
 
 

@@ -12,7 +12,8 @@ class OuNoise:
     dt: float = 0.01
 
     def step(self, noise: Tensor, normal: Tensor) -> Tensor:
-        return noise - self.theta * noise * self.dt + self.sigma * self.dt**0.5 * normal
+        moved: Tensor = noise - self.theta * noise * self.dt + self.sigma * self.dt**0.5 * normal
+        return moved
 
 
 def fading(round: int, rounds: int) -> float:

@@ -33,8 +33,24 @@ class Replay:
             self.tensors[name][who, place] = value.to(self.tensors[name])
         self.tensors["written"][who] += 1
 
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Also of a shorter ring: a run that goes on for more rounds than planned has begun with one."""
+        held = tensors["states"].shape[1]
+        if held > self.capacity or (held < self.capacity and int(tensors["written"].max()) > held):
+            raise ValueError(f"a ring of {held} transitions does not fit into one of {self.capacity}")
+        for name, value in tensors.items():
+            (self.tensors[name] if name == "written" else self.tensors[name][:, :held]).copy_(value)
+
     def filled(self) -> Tensor:
         return self.tensors["written"].clamp(max=self.capacity)
+
+    def reward_moments(self, who: Tensor) -> tuple[Tensor, Tensor]:
+        """[agents, 1] mean and standard deviation of all that is held."""
+        held = torch.arange(self.capacity) < self.filled()[who, None]
+        rewards = self.tensors["rewards"][who] * held
+        count = held.sum(1, keepdim=True).clamp(min=1)
+        mean = rewards.sum(1, keepdim=True) / count
+        return mean, (((rewards - mean) * held).square().sum(1, keepdim=True) / count).sqrt()
 
     def sample(self, who: Tensor, chance: Tensor) -> Transitions:
         """`chance`: [agents, batch] uniform in [0, 1)."""

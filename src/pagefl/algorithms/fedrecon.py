@@ -31,6 +31,10 @@ class FedRecon(Algorithm):
         rows = clients.train(whole, columns=clients.layout.body, part=(self.support, 1.0))
         return Local(upload={"body": rows[:, clients.layout.body]}, personal=rows)
 
+    def candidates(self, sent: Tensor, upload: State) -> Tensor:
+        body = upload["body"]
+        return torch.cat([body, sent[:, body.shape[1] :].expand(len(body), -1)], dim=1)
+
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         body = uploads["body"].shape[1]
         model = server["model"].clone()

@@ -114,6 +114,10 @@ class Algorithm:
         rows = clients.train(clients.sent["model"])
         return Local(upload={"model": rows}, personal=rows)
 
+    def candidates(self, sent: Tensor, upload: State) -> Tensor:
+        """The models that uploads stand for, as the server can look at them before it weighs them."""
+        return upload.get("model", sent)
+
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         """`weights` sum to one over those who uploaded; `share` is their part of all clients."""
         if not uploads:

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from .rng import splitmix
+
 Integers = npt.NDArray[np.int64]
 
 
@@ -36,11 +38,8 @@ def _shuffle(keys, sizes, epochs, positions, counts):  # type: ignore[no-untyped
             order[j] = j
         for _ in range(epochs[i]):
             for j in range(size - 1, 0, -1):  # Fisher and Yates
-                state += np.uint64(0x9E3779B97F4A7C15)  # splitmix64
-                bits = state
-                bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(32)
+                state, bits = splitmix(state)
+                bits >>= np.uint64(32)
                 other = np.int64((bits * np.uint64(j + 1)) >> np.uint64(32))
                 order[j], order[other] = order[other], order[j]
             for start in range(0, size, batch_size):

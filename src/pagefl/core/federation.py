@@ -19,6 +19,7 @@ from .model import Model
 Floats = npt.NDArray[np.float64]
 Allocate = Callable[[Sequence[int], torch.dtype], Tensor]
 SERVER_ROLES = ("game", "server_test")
+NONE = Scores(np.empty(0), np.empty(0))
 JUDGED_TOGETHER = 50  # owners of examples that one job judges
 
 
@@ -30,6 +31,7 @@ class Job(NamedTuple):
     round: int
     lr: Floats
     epochs: npt.NDArray[np.int64]
+    candidates_on: str | None = None
 
 
 class Trained(NamedTuple):
@@ -40,6 +42,7 @@ class Trained(NamedTuple):
     test: Scores  # personal models on their own test data
     train: Scores  # personal models on what the game may see: the hold-out where there is one, or the training data
     before: Scores  # the sent model on the test data of *all* clients
+    candidates: Scores | None  # the uploaded models on one of the server's halves
 
 
 class Federation:
@@ -105,24 +108,46 @@ class Federation:
                 home[name][ids] = rows[good]
         personal = outcome.personal[good]
         self.personal[ids] = personal
-        if not len(ids):
-            return good.numpy(), *(Scores(np.empty(0), np.empty(0)) for _ in range(2))
-        return good.cpu().numpy(), *(self.model.score(personal, self.data[role], ids) for role in ("test", "reward"))
+        scores = [self.model.score(personal, self.data[role], ids) if len(ids) else NONE for role in ("test", "reward")]
+        if job.candidates_on:
+            scores.append(self._look(outcome.upload, good, job.candidates_on))
+        return good.cpu().numpy(), *scores
 
-    def train(self, round: int, ids: npt.NDArray[np.int64], lr: Floats, epochs: npt.NDArray[np.int64]) -> Trained:
-        """Clients lead: each trains what the server sends, with its own lr and epochs."""
+    def _look(self, upload: State, good: Tensor, role: str) -> Scores:
+        """Each upload, as the server can judge it, on all of the server's examples of one role."""
+        rows = self.algorithm.candidates(self.sent["model"], {name: value[good] for name, value in upload.items()})
+        examples = self.data[role]
+        whole = Examples(examples.x, examples.y, torch.tensor([0, len(examples.y)]))
+        if len(rows) == 1:  # one model for all: the algorithm uploads none
+            rows = rows.expand(int(good.sum()), -1)
+        return self.model.score_each(rows, whole)
+
+    def train(
+        self,
+        round: int,
+        ids: npt.NDArray[np.int64],
+        lr: Floats,
+        epochs: npt.NDArray[np.int64],
+        candidates_on: str | None = None,
+    ) -> Trained:
+        """Clients lead: each trains what the server sends, with its own lr and epochs.
+
+        `candidates_on`: the server's half on which it looks at every upload before it follows.
+        """
         self._send()
         sizes = self.data["train"].sizes.numpy()[ids]
         order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
         pieces = [order[i : i + self.chunk] for i in range(0, len(order), self.chunk)]
-        jobs = [Job("train", ids[p], round, lr[p], epochs[p]) for p in pieces]
+        jobs = [Job("train", ids[p], round, lr[p], epochs[p], candidates_on) for p in pieces]
         answers: list[Any] = self.run_jobs(jobs + self._judging("test", round))
-        flags, tests, trains = zip(*answers[: len(jobs)], strict=True)
+        flags, tests, trains, *looks = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
         quarantined = np.sort(ids[order][~good])
-        return Trained(trained[back], quarantined, _join(tests, back), _join(trains, back), _join(answers[len(jobs) :]))
+        candidates = _join(looks[0], back) if looks else None
+        before = _join(answers[len(jobs) :])
+        return Trained(trained[back], quarantined, _join(tests, back), _join(trains, back), before, candidates)
 
     def aggregate(self, ids: npt.NDArray[np.int64], weights: Floats) -> None:
         """The server follows: it sees uploads and nothing else."""

@@ -87,7 +87,7 @@ class LinearModel(Model):
 
 def compiled() -> bool:
     """Whether the kernels lie in numba's cache, so that the first call is quick."""
-    return all(any(Path(f.stats.cache_path or ".").glob(f"*{f.py_func.__name__}-*.nbi")) for f in (_descend, _shuffle))
+    return all(any(Path(f.stats.cache_path or ".").glob(f"*{f.py_func.__name__}-*.nbi")) for f in (_descend, _score, _shuffle))
 
 
 def _array(tensor: Tensor | None, dimensions: int, copy: bool = False) -> npt.NDArray[np.float32]:

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
+from pagefl.game import PLAYERS
+from pagefl.game.players import Players
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 
@@ -22,11 +24,20 @@ from .tasks import TASKS
 
 Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
+TABLES = ("task", "algorithm", "players")
 
 
 class RunSpec(Settings):
     task: Raw = Field({"name": "synthetic"}, description="name, and the task's own settings")
     algorithm: Raw = Field({"name": "fedavg"}, description="name, and the algorithm's own settings")
+    players: Raw = Field({"name": "fixed"}, description="name, and the players' own settings")
+
+    @property
+    def label(self) -> str:
+        """As people call it: the algorithm, and its players where they are not the fixed ones."""
+        pair = {"algorithm": self.algorithm["name"], "players": self.players["name"]}
+        short = [name for name, meaning in paper.NICKNAMES.items() if meaning == pair]
+        return short[0] if short else pair["algorithm"] + (f"+{pair['players']}" if pair["players"] != "fixed" else "")
 
     def make_task(self) -> Task:
         return make_task(self.task, self.seed)
@@ -34,6 +45,10 @@ class RunSpec(Settings):
     def make_algorithm(self) -> Algorithm:
         own = dict(self.algorithm)
         return ALGORITHMS[own.pop("name")](**own)
+
+    def make_players(self) -> Players:
+        own = dict(self.players)
+        return PLAYERS[own.pop("name")](**own)
 
     def toml(self) -> str:
         """Every default written out."""
@@ -45,20 +60,24 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
 
     `task` and `algorithm`: the user's own objects, which stand in the spec by their names.
     """
-    raw = {
-        name: {"name": value} if name in ("task", "algorithm") and isinstance(value, str) else value
-        for name, value in raw.items()
-    }
+    raw = {name: {"name": value} if name in TABLES and isinstance(value, str) else value for name, value in raw.items()}
     if task is not None:
         raw["task"] = {"name": task.name}
         defaults: Mapping[str, Any] = task.settings
     else:
-        raw["task"] = _resolve_own("task", raw.get("task", {"name": "synthetic"}), TASKS, skip=("seed",))
+        raw["task"] = _resolve_own("task", raw.get("task", {}), TASKS, skip=("seed",))
         defaults = paper.TASKS[raw["task"]["name"]]
     if algorithm is not None:
         raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
     else:
-        raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {"name": "fedavg"}), ALGORITHMS)
+        nickname = raw["algorithm"].get("name") if isinstance(raw.get("algorithm"), dict) else None
+        if nickname in paper.NICKNAMES:
+            meaning = paper.NICKNAMES[nickname]
+            raw["algorithm"] = {**raw["algorithm"], "name": meaning["algorithm"]}
+            raw.setdefault("players", {"name": meaning["players"]})
+        raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {}), ALGORITHMS)
+    own_players = paper.PLAYERS.get(raw["task"]["name"], {})
+    raw["players"] = _resolve_own("players", raw.get("players", {}), PLAYERS, defaults=own_players)
     changed = paper.ALGORITHMS.get(raw["algorithm"]["name"], {})
     return _validate(RunSpec, {**defaults, **changed, **raw})
 
@@ -112,15 +131,22 @@ def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> ty
     return create_model("Own", __config__=ConfigDict(extra="forbid", strict=True), **wanted)
 
 
-def _resolve_own(kind: str, given: Any, registry: Mapping[str, Callable[..., object]], skip: Iterable[str] = ()) -> Raw:
+def _resolve_own(
+    kind: str,
+    given: Any,
+    registry: Mapping[str, Callable[..., object]],
+    skip: Iterable[str] = (),
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Raw:
+    """`defaults`: by name, what the paper has in place of the signature's defaults."""
     if not isinstance(given, dict):
         raise UserError(f"{kind} = {given!r}: valid is a name, or a table with a name and settings")
     own = dict(given)
     name = own.pop("name", None) or next(iter(registry))
     if name not in registry:
-        raise UserError(
-            f"{kind} = {name!r}: there is no such {kind}{_meant(str(name), registry)}; valid is {', '.join(registry)}"
-        )
+        valid = [*registry, *(paper.NICKNAMES if kind == "algorithm" else ())]
+        raise UserError(f"{kind} = {name!r}: there is no such {kind}{_meant(str(name), valid)}; valid is {', '.join(valid)}")
+    own = {**(defaults or {}).get(name, {}), **own}
     return {"name": name, **_validate(own_settings(registry[name], skip), own, f"{kind}.").model_dump()}
 
 

@@ -1,4 +1,4 @@
-"""The loop: one federation, one algorithm, round after round, from the start or from a checkpoint."""
+"""The loop: one federation, one algorithm, its players, round after round, from the start or from a checkpoint."""
 
 import os
 import signal
@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -18,22 +17,21 @@ from pagefl.core import linear, rng
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.engine import Training
 from pagefl.core.errors import UserError
-from pagefl.core.federation import Federation, Trained, pooled
+from pagefl.core.federation import Federation
 from pagefl.core.layout import Layout
-from pagefl.game import rules
+from pagefl.game.game import FederatedGame, Terms
+from pagefl.game.players import FixedPlayers, Players, Setup
 
 from . import checkpoint, paths, record
+from .demand import Demand
 from .directory import RunDirectory
+from .rounds import NobodyLeft, Rounds
 from .settings import Settings
 from .task import Task
 from .workers import CAN_FORK, Workers, one_thread, shared_zeros
 
 Say = Callable[[str], None]
 Observe = Callable[[record.Record], None]
-
-
-class NobodyLeft(UserError):
-    """Every client of a round was quarantined: the round did not happen."""
 
 
 @dataclass
@@ -74,33 +72,32 @@ def play(
     task: Task,
     algorithm: Algorithm,
     settings: Settings,
+    players: Players | None = None,
     directory: RunDirectory | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
     """Run to the last round; where the directory holds a checkpoint, from there."""
-    with _numeric_mode(), ExitStack() as opened:
-        federation = _federation(task, algorithm, settings, say)
+    with one_numeric_mode(), ExitStack() as opened:
+        federation = make_federation(task, algorithm, settings, say)
+        game = make_game(federation, players or FixedPlayers(), settings)
         if directory:
             opened.enter_context(directory.open())
-        progress = _Progress(federation, settings)
-        sizes = progress.restore(directory, say) if directory else None
-        records = record.Records(directory.path if directory else None, sizes)
+        rounds = Rounds(game, settings, Demand(settings.shifts(), directory.path if directory else None))
+        records = record.Records(directory.path if directory else None, _restore(rounds, directory, say))
 
         def save() -> None:
             if directory:
-                facts = {"round": progress.round, "payoffs": progress.payoffs, "sizes": records.sync()}
-                checkpoint.save(directory.path, progress.state(), facts)
+                checkpoint.save(directory.path, rounds.state(), {**rounds.facts(), "sizes": records.sync()})
 
-        with _workers(federation, settings), _polite_stop() as stopped:
+        with with_workers(federation, settings), _polite_stop() as stopped:
             try:
                 saved = monotonic()
-                while progress.round < settings.rounds and not stopped.is_set():
-                    entry, clients = progress.play_round()
+                while not rounds.over and not stopped.is_set():
+                    entry, clients = rounds.play()
                     every = settings.clients_every
-                    records.write(entry, clients if every and progress.round % every == 0 else None)
-                    last = progress.round == settings.rounds or stopped.is_set()
-                    if last or monotonic() - saved >= settings.checkpoint_seconds:
+                    records.write(entry, clients if every and rounds.round % every == 0 else None)
+                    if rounds.over or stopped.is_set() or monotonic() - saved >= settings.checkpoint_seconds:
                         save()
                         saved = monotonic()
                     observe(entry)
@@ -109,116 +106,10 @@ def play(
                 raise
             finally:
                 records.close()
-    state = {name: tensor.clone() for name, tensor in federation.state().items()}
-    return Run(
-        records.rounds, records.clients, state, lambda: task.fresh_module(settings.seed), directory.path if directory else None
-    )
-
-
-class _Progress:
-    """What a resume needs beside the federation's own state: the round, the pay-offs, the last scores of every client."""
-
-    def __init__(self, federation: Federation, settings: Settings) -> None:
-        self.federation, self.settings = federation, settings
-        self.round = 0
-        self.payoffs = {"server": 0.0, "clients": 0.0}
-        first = federation.judge(0, "test", "reward")  # a client that has not trained yet is judged by the first model
-        self.scores = {
-            "test_loss": first["test"].loss,
-            "test_accuracy": first["test"].accuracy,
-            "train_loss": first["reward"].loss,
-        }
-
-    def play_round(self) -> tuple[record.Record, record.Record]:
-        started = perf_counter()
-        federation, settings = self.federation, self.settings
-        self.round += 1
-        ids = federation.participants(self.round, settings.participation)
-        lr, epochs = np.full(len(ids), settings.lr), np.full(len(ids), settings.epochs)
-        trained = federation.train(self.round, ids, lr, epochs)
-        self._check(trained)
-        sizes = federation.data["train"].sizes.numpy()[trained.ids]
-        federation.aggregate(trained.ids, sizes / sizes.sum())
-        judged = federation.judge(self.round, "server_test", "game")
-        loss, accuracy = pooled(judged["server_test"], federation.data["server_test"])
-        game_loss, _ = pooled(judged["game"], federation.data["game"])
-        rewards = rules.reward(trained.train.loss, settings.reward_penalty)
-        reward_server = float(rules.reward(game_loss, settings.reward_penalty))
-        discount = rules.GAMMA**self.round
-        self.payoffs["server"] += discount * reward_server
-        self.payoffs["clients"] += discount * float(rewards.mean())
-        self._remember(trained)
-        local = self.scores["test_accuracy"]
-        worst = np.sort(local)[: max(1, len(local) // 10)]
-        entry = {
-            "round": self.round,
-            "global_accuracy": accuracy,
-            "global_loss": record.finite(loss),
-            "local_accuracy": float(local.mean()),
-            "local_accuracy_before": float(trained.before.accuracy.mean()),
-            "local_loss": record.finite(self.scores["test_loss"].mean()),
-            "local_std": float(local.std()),
-            "local_worst10": float(worst.mean()),
-            "train_loss": record.finite(self.scores["train_loss"].mean()),
-            "participants": len(trained.ids),
-            "quarantined": len(trained.quarantined),
-            "mean_lr": float(lr.mean()),
-            "mean_epochs": float(epochs.mean()),
-            "reward_server": record.finite(reward_server),
-            "reward_clients": record.finite(rewards.mean()),
-            "payoffs": {who: record.finite(value) for who, value in self.payoffs.items()},
-            "seconds": perf_counter() - started,
-        }
-        clients = {
-            "round": self.round,
-            "local_accuracy": local.tolist(),
-            "local_accuracy_before": trained.before.accuracy.tolist(),
-            "train_loss": [record.finite(value) for value in self.scores["train_loss"]],
-            "trained": np.isin(np.arange(federation.size), trained.ids).tolist(),
-        }
-        return entry, clients
-
-    def state(self) -> dict[str, Tensor]:
-        scores = {f"scores.{name}": torch.from_numpy(values) for name, values in self.scores.items()}
-        return {**self.federation.state(), **scores}
-
-    def restore(self, directory: RunDirectory, say: Say) -> dict[str, int]:
-        found, messages = directory.checkpoint()
-        for message in messages:
-            say(message)
-        if found is None:
-            return {}
-        tensors, facts = found
-        shapes = {name: tensor.shape for name, tensor in self.state().items()}
-        if {name: tensor.shape for name, tensor in tensors.items()} != shapes:
-            raise UserError(
-                f"{directory.path}: the checkpoint is of another model, task or algorithm than its spec.toml; restore the spec"
-            )
-        self.federation.load(tensors)
-        self.scores = {name: tensors[f"scores.{name}"].numpy().copy() for name in self.scores}
-        self.round, self.payoffs = facts["round"], facts["payoffs"]
-        sizes: dict[str, int] = facts["sizes"]
-        return sizes
-
-    def _check(self, trained: Trained) -> None:
-        bad, lr = trained.quarantined.tolist(), self.settings.lr
-        if not bad or (len(trained.ids) and self.settings.on_bad_upload != "stop"):
-            return
-        who = (
-            f"client {bad[0]}"
-            if len(bad) == 1
-            else f"{len(bad)} clients ({', '.join(map(str, bad[:5]))}{', …' * (len(bad) > 5)})"
-        )
-        sentence = f"round {self.round}: {who} uploaded values that are not finite; a smaller lr than {lr} may help"
-        if len(trained.ids):
-            raise UserError(sentence)
-        self.round -= 1
-        raise NobodyLeft(sentence)
-
-    def _remember(self, trained: Trained) -> None:
-        self.scores["test_loss"][trained.ids] = trained.test.loss
-        self.scores["test_accuracy"][trained.ids] = trained.test.accuracy
-        self.scores["train_loss"][trained.ids] = trained.train.loss
+        if rounds.equilibrium:
+            say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
+        state = {name: tensor.clone() for name, tensor in {**federation.state(), **game.tensors}.items()}
+    return Run(records.rounds, records.clients, state, lambda: task.fresh_module(settings.seed), directory and directory.path)
 
 
 def worker_count(settings: Settings) -> int:
@@ -227,7 +118,7 @@ def worker_count(settings: Settings) -> int:
     return settings.workers or len(os.sched_getaffinity(0))
 
 
-def _federation(task: Task, algorithm: Algorithm, settings: Settings, say: Say) -> Federation:
+def make_federation(task: Task, algorithm: Algorithm, settings: Settings, say: Say = lambda message: None) -> Federation:
     data = task.data.hold_out(settings.holdout, settings.seed) if settings.holdout else task.data
     module = task.fresh_module(settings.seed)
     labels = 1 + max(int(part.y.max()) for part in (data.train, data.test, data.game, data.server_test))
@@ -249,8 +140,28 @@ def _federation(task: Task, algorithm: Algorithm, settings: Settings, say: Say) 
     )
 
 
+def make_game(federation: Federation, players: Players, settings: Settings) -> FederatedGame:
+    setup = Setup(
+        clients=federation.size,
+        sizes=federation.data["train"].sizes.numpy(),
+        rounds=settings.rounds,
+        seed=settings.seed,
+        lr=settings.lr,
+        epochs=settings.epochs,
+        released=settings.protocol == "released",
+    )
+    terms = Terms(
+        penalty=settings.reward_penalty,
+        reward=settings.reward,
+        protocol=settings.protocol,
+        freeze=frozenset(settings.freeze),
+        participation=settings.participation,
+    )
+    return FederatedGame(federation, *players.sides(setup), setup, terms)
+
+
 @contextmanager
-def _workers(federation: Federation, settings: Settings) -> Iterator[None]:
+def with_workers(federation: Federation, settings: Settings) -> Iterator[None]:
     count = worker_count(settings)
     if count == 1:
         yield
@@ -264,7 +175,7 @@ def _workers(federation: Federation, settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def _numeric_mode() -> Iterator[None]:
+def one_numeric_mode() -> Iterator[None]:
     threads = torch.get_num_threads()
     one_thread()
     try:
@@ -272,6 +183,19 @@ def _numeric_mode() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
+
+
+def _restore(rounds: Rounds, directory: RunDirectory | None, say: Say) -> dict[str, int]:
+    """From the newest whole checkpoint; how much of the records it vouches for."""
+    found, messages = directory.checkpoint() if directory else (None, [])
+    for message in messages:
+        say(message)
+    if found is None:
+        return {}
+    tensors, facts = found
+    rounds.restore(tensors, facts)
+    sizes: dict[str, int] = facts["sizes"]
+    return sizes
 
 
 @contextmanager

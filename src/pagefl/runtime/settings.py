@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from pagefl.game.rules import Bias
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -20,6 +22,15 @@ class Settings(BaseModel):
     participation: Finite = Field(1.0, gt=0, le=1, description="share of the clients that train in a round")
     holdout: Finite = Field(0.0, ge=0, lt=1, description="share of the training data kept out for rewards")
     reward_penalty: Finite = Field(0.0, ge=0, description="added to a loss before it becomes the reward 1 / loss")
+    reward: Literal["aggregate", "weighted-local"] = Field("aggregate", description="what the server's reward is one over")
+    protocol: Literal["clean", "released"] = Field("clean", description="released: states, rewards on TEST data")
+    gamma: Finite = Field(0.99, gt=0, lt=1, description="discount of pay-offs")
+    bias: str | list[list[int | str]] = Field("1:1", description="server:clients, or [[round, ratio], …]")
+    freeze: list[Literal["p", "alpha", "eta"]] = Field([], description="factors that stay fixed while the others are played")
+    stop: Literal["rounds", "equilibrium"] = Field("rounds", description="equilibrium: end when the game has come to rest")
+    equilibrium_window: int = Field(50, ge=2, description="rounds over which it must have rested")
+    equilibrium_models: Finite = Field(1e-3, gt=0, description="largest mean relative change of the models in a round")
+    equilibrium_payoffs: Finite = Field(1e-2, gt=0, description="and of the pay-offs")
     on_bad_upload: Literal["quarantine", "stop"] = Field("quarantine", description="what a NaN or infinite upload does")
     device: str = Field("cpu", description="a torch device")
     workers: int = Field(0, ge=0, description="worker processes; 0: one per core. Changes speed, never results")
@@ -27,3 +38,17 @@ class Settings(BaseModel):
     path: Literal["auto", "fused", "stacked", "rows"] = Field("auto", description="how rows are trained; auto measures once")
     checkpoint_seconds: Finite = Field(10.0, ge=0, description="time between checkpoints; 0: after every round")
     clients_every: int = Field(1, ge=0, description="rounds between records of every client; 0: none")
+
+    @field_validator("bias")
+    @classmethod
+    def _ratios(cls, value: str | list[list[int | str]]) -> str | list[list[int | str]]:
+        for entry in [[0, value]] if isinstance(value, str) else value:
+            if len(entry) != 2 or not isinstance(entry[0], int) or not isinstance(entry[1], str):
+                raise ValueError(f"{entry} should be [round, ratio], such as [300, '10:1']")
+            Bias.parse(entry[1])
+        return value
+
+    def shifts(self) -> list[tuple[int, Bias]]:
+        """When the balance of demand changes, and to what."""
+        entries = [[0, self.bias]] if isinstance(self.bias, str) else self.bias
+        return sorted(((int(start), Bias.parse(str(ratio))) for start, ratio in entries), key=lambda shift: shift[0])

@@ -1,0 +1,48 @@
+"""Whether the game has come to rest: neither the models nor the pay-offs evolve any more."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rest:
+    """At rest: over a window of rounds, the mean relative change of each watched quantity stays below a tolerance."""
+
+    window: int = 50
+    models: float = 1e-3  # of W, and of the personal models
+    payoffs: float = 1e-2  # of the stage pay-offs of the server and of the clients
+
+
+class Watch:
+    """Remembers one window of changes; `tensors` is all of it that a checkpoint does not hold anyway."""
+
+    def __init__(self, rest: Rest) -> None:
+        self.rest = rest
+        self.tensors = {
+            "changes": torch.full((rest.window, 4), torch.inf, dtype=torch.float64),
+            "rewards": torch.full((2,), torch.inf, dtype=torch.float64),
+        }
+        self.models: tuple[Tensor, ...] = ()
+
+    def remember(self, *models: Tensor) -> None:
+        """The shared and the personal models as the next round will find them."""
+        self.models = tuple(model.clone() for model in models)
+
+    def at_rest(self, shared: Tensor, personal: Tensor, server_reward: float, client_reward: float) -> bool:
+        """After a round: look at what has become of the models and rewards."""
+        rewards = torch.tensor([server_reward, client_reward], dtype=torch.float64)
+        moved = [_relative(now, before) for now, before in zip((shared, personal), self.models, strict=True)]
+        paid = (rewards - self.tensors["rewards"]).abs() / rewards.abs().clamp(min=1e-12)
+        changes = self.tensors["changes"]
+        changes.copy_(torch.cat([changes[1:], torch.cat([torch.stack(moved), paid])[None]]))
+        self.tensors["rewards"].copy_(rewards)
+        self.remember(shared, personal)
+        tolerance = torch.tensor([self.rest.models, self.rest.models, self.rest.payoffs, self.rest.payoffs])
+        return bool((changes.mean(0) < tolerance).all())
+
+
+def _relative(now: Tensor, before: Tensor) -> Tensor:
+    change: Tensor = (now - before).norm() / now.norm().clamp(min=1e-12)
+    return change.double()

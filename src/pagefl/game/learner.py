@@ -1,0 +1,108 @@
+"""A side of the game that learns: stacked DDPG agents that see a state, act, and are told what it was worth."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagefl.agents import networks
+from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
+from pagefl.agents.noise import OuNoise, fading
+from pagefl.core import rng
+
+from .rules import Floats, Integers
+
+Scale = Literal["raw", "log", "standard"]  # rewards as they are; their logarithm; by mean and spread of the replay
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a side explores and learns."""
+
+    ddpg: DdpgSettings
+    warm_up: int = 36  # rounds of random play that fill the replay
+    explore_rounds: int = 500  # over which the noise fades; 0: none after the warm-up
+    rewards: Scale = "raw"
+    replay: int = 60_000
+
+
+class Learner:
+    """Everything that a round changes is in `tensors`."""
+
+    def __init__(self, name: str, agents: int, states: int, actions: int, rounds: int, seed: int, learning: Learning) -> None:
+        self.name, self.seed, self.learning = name, seed, learning
+        needed = 2 * networks.numbers_needed(states, actions, learning.ddpg.hidden)
+        draw = torch.from_numpy(2 * rng.uniforms(self._keys("initial agent", 0, np.arange(agents)), needed) - 1).float()
+        # One transition a round: a ring longer than the run would only take room.
+        self.ddpg = Ddpg(draw, states, actions, min(learning.replay, rounds), learning.ddpg)
+        self.waiting = {  # the transition that the next observation completes
+            "state": torch.zeros(agents, states),
+            "action": torch.zeros(agents, actions),
+            "reward": torch.zeros(agents),
+            "ready": torch.zeros(agents, dtype=torch.bool),
+        }
+        self.noise = torch.zeros(agents, actions)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        waiting = {f"waiting.{name}": value for name, value in self.waiting.items()}
+        return {**self.ddpg.tensors, **waiting, "noise": self.noise}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.ddpg.replay.load({n.removeprefix("replay."): value for n, value in tensors.items() if n.startswith("replay.")})
+        for name, value in self.tensors.items():
+            if not name.startswith("replay."):
+                value.copy_(tensors[name])
+
+    def act(self, round: int, who: Integers, state: Floats) -> tuple[Floats, Losses | None]:
+        """Complete the last transition, learn, and choose."""
+        agents, seen = torch.from_numpy(who), torch.from_numpy(state).float()
+        self._complete(agents, seen)
+        losses = None
+        if round > self.learning.warm_up:
+            losses = self._learn(round, agents)
+            action = self.ddpg.act(agents, seen) + self._explore(round, agents)
+            action = action.clamp(-1, 1)
+        else:
+            action = torch.from_numpy(2 * rng.uniforms(self._keys("warm-up", round, who), self.ddpg.actions) - 1).float()
+        self.waiting["state"][agents], self.waiting["action"][agents] = seen, action
+        self.waiting["ready"][agents] = False
+        return action.double().numpy(), losses
+
+    def learn(self, who: Integers, rewards: Floats) -> None:
+        """What the last action of these agents was worth."""
+        agents = torch.from_numpy(who)
+        value = torch.from_numpy(rewards).float()
+        self.waiting["reward"][agents] = value.log() if self.learning.rewards == "log" else value
+        self.waiting["ready"][agents] = True
+
+    def _complete(self, agents: Tensor, seen: Tensor) -> None:
+        ready = self.waiting["ready"][agents]
+        who = agents[ready]
+        states, actions, rewards = (self.waiting[name][who] for name in ("state", "action", "reward"))
+        self.ddpg.replay.add(who, states, actions, rewards, seen[ready])
+
+    def _learn(self, round: int, agents: Tensor) -> Losses | None:
+        size = self.learning.ddpg.batch_size
+        able = agents[self.ddpg.replay.filled()[agents] >= min(size, self.ddpg.replay.capacity)]
+        if not len(able):
+            return None
+        chance = torch.from_numpy(rng.uniforms(self._keys("minibatch", round, able.numpy()), size))
+        batch = self.ddpg.replay.sample(able, chance)
+        if self.learning.rewards == "standard":
+            mean, spread = self.ddpg.replay.reward_moments(able)
+            batch = batch._replace(rewards=(batch.rewards - mean) / (spread + 1e-6))
+        return self.ddpg.update(able, batch)
+
+    def _explore(self, round: int, agents: Tensor) -> Tensor:
+        share = fading(round, self.learning.explore_rounds) if self.learning.explore_rounds else 0.0
+        if not share:
+            return torch.zeros(len(agents), self.ddpg.actions)
+        normal = rng.normals(self._keys("noise", round, agents.numpy()), self.ddpg.actions)
+        self.noise[agents] = OuNoise().step(self.noise[agents], torch.from_numpy(normal).float())
+        return share * self.noise[agents]
+
+    def _keys(self, purpose: str, round: int, who: Integers) -> np.ndarray:
+        return rng.keys(self.seed, f"{self.name} {purpose}", round, who.tolist())
