@@ -59,10 +59,12 @@ def test_feddyn_with_a_tiny_alpha_trains_as_fedavg_at_first(module):
 
 
 @both_modules
-def test_feddyn_with_a_tiny_alpha_stays_finite(module):
-    for value in state(FedDyn(alpha=1e-8), task(module), rounds=20).values():
+def test_feddyn_has_a_limit_as_alpha_vanishes(module):
+    """Nothing is divided by alpha: the state stays finite, and the same from some alpha on."""
+    small, smaller = (state(FedDyn(alpha=alpha), task(module), rounds=5) for alpha in (1e-8, 1e-10))
+    for key, value in small.items():
         assert value.isfinite().all()
-        assert value.abs().max() < 100
+        assert_close(value, smaller[key])
 
 
 @both_modules
@@ -97,12 +99,12 @@ def test_pfedme_whose_w_is_theta_is_fedavg_at_the_personal_lr(module):
 
 @both_modules
 def test_pfedmes_beta_is_the_servers_step(module):
+    """Towards the average of the uploads, which is FedAvg's model here (see above)."""
     of = task(module)
-    first, options = first_row(of), {"lam": 2.0, "personal_lr": 0.1}
-    whole = state(PFedMe(beta=1.0, **options), of, rounds=1)["server.model"] - first
-    assert whole.norm() > 0.01
+    first, mean = first_row(of), state(FedAvg(), of, lr=0.1, rounds=1)["server.model"]
     for beta in (0.25, 2.0):
-        assert_close(state(PFedMe(beta=beta, **options), of, rounds=1)["server.model"], first + beta * whole)
+        pfedme = PFedMe(lam=4.0, beta=beta, inner_steps=1, personal_lr=0.1)
+        assert_close(state(pfedme, of, lr=0.25, rounds=1)["server.model"], first + beta * (mean - first))
 
 
 @both_modules

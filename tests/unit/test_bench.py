@@ -13,6 +13,7 @@ def result(tmp_path_factory):
         return bench.engine(quick=True)
 
 
+@pytest.mark.slow  # a process for each workload
 def test_every_workload_is_measured(result):
     assert list(result["workloads"]) == ["W", "W2", "W3", "W4"]
     for measured in result["workloads"].values():
@@ -21,11 +22,13 @@ def test_every_workload_is_measured(result):
         assert measured["ratio"] == pytest.approx(measured["seconds_plain"] / measured["seconds_pagefl"])
 
 
+@pytest.mark.slow  # a process for each workload
 def test_the_result_is_json_and_a_table(result):
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert bench.table(result).row_count == 4
 
 
+@pytest.mark.slow  # a process for each workload
 def test_the_roofline_counts_what_a_round_must_do(result):
     seen, steps, judged = 4 * 5 * 210, 4 * 5 * 42, 4 * (90 + 75)
     assert result["workloads"]["W"]["roofline"]["mflop"] == pytest.approx(31 * 30 * (4 * seen + 5 * steps + 2 * judged) / 1e6)

@@ -63,7 +63,8 @@ class Ddpg:
 
     def update(self, who: Tensor, batch: Transitions) -> Losses:
         """One step of each of these agents: critic, then actor by the new critic, then both targets."""
-        nets = {name: _of(parameters, who) for name, parameters in self.nets.items()}
+        everybody = len(who) == len(self.updates)  # then in place: most of a small network's update is copying
+        nets = self.nets if everybody else {name: _of(parameters, who) for name, parameters in self.nets.items()}
         self.updates[who] += 1
         steps = self.updates[who]
 
@@ -81,9 +82,10 @@ class Ddpg:
             for name, value in nets[net].items():
                 target = nets[f"target_{net}"][name]
                 target.mul_(1 - self.settings.tau).add_(value, alpha=self.settings.tau)
-        for name, parameters in nets.items():
-            for part, value in parameters.items():
-                self.nets[name][part][who] = value
+        if not everybody:
+            for name, parameters in nets.items():
+                for part, value in parameters.items():
+                    self.nets[name][part][who] = value
         return Losses(critic_loss.detach(), actor_loss.detach())
 
 

@@ -26,6 +26,11 @@ class Examples:
     def sizes(self) -> Tensor:
         return self.starts.diff()
 
+    @cached_property
+    def by_feature(self) -> Tensor:
+        """[features, examples], for kernels whose vectors run along examples."""
+        return self.x.flatten(1).T.contiguous()
+
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         own = slice(int(self.starts[i]), int(self.starts[i + 1]))
         return self.x[own], self.y[own]

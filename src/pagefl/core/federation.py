@@ -42,7 +42,7 @@ class Trained(NamedTuple):
     test: Scores  # personal models on their own test data
     train: Scores  # personal models on what the game may see: the hold-out where there is one, or the training data
     before: Scores  # the sent model on the test data of *all* clients
-    candidates: Scores | None  # the uploaded models on one of the server's halves
+    candidates: Floats | None  # the uploaded models' accuracy on one of the server's halves
 
 
 class Federation:
@@ -109,18 +109,15 @@ class Federation:
         personal = outcome.personal[good]
         self.personal[ids] = personal
         scores = [self.model.score(personal, self.data[role], ids) if len(ids) else NONE for role in ("test", "reward")]
-        if job.candidates_on:
-            scores.append(self._look(outcome.upload, good, job.candidates_on))
-        return good.cpu().numpy(), *scores
+        looks = self._look(outcome.upload, good, job.candidates_on) if job.candidates_on else None
+        return good.cpu().numpy(), *scores, looks
 
-    def _look(self, upload: State, good: Tensor, role: str) -> Scores:
-        """Each upload, as the server can judge it, on all of the server's examples of one role."""
+    def _look(self, upload: State, good: Tensor, role: str) -> Floats:
+        """The accuracy of each upload, as the server can judge it, on all of the server's examples of one role."""
         rows = self.algorithm.candidates(self.sent["model"], {name: value[good] for name, value in upload.items()})
-        examples = self.data[role]
-        whole = Examples(examples.x, examples.y, torch.tensor([0, len(examples.y)]))
-        if len(rows) == 1:  # one model for all: the algorithm uploads none
+        if not upload:  # one model for all
             rows = rows.expand(int(good.sum()), -1)
-        return self.model.score_each(rows, whole)
+        return self.model.accuracies(rows, self.data[role])
 
     def train(
         self,
@@ -140,12 +137,12 @@ class Federation:
         pieces = [order[i : i + self.chunk] for i in range(0, len(order), self.chunk)]
         jobs = [Job("train", ids[p], round, lr[p], epochs[p], candidates_on) for p in pieces]
         answers: list[Any] = self.run_jobs(jobs + self._judging("test", round))
-        flags, tests, trains, *looks = zip(*answers[: len(jobs)], strict=True)
+        flags, tests, trains, looks = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
         quarantined = np.sort(ids[order][~good])
-        candidates = _join(looks[0], back) if looks else None
+        candidates = np.concatenate(looks)[back] if candidates_on else None
         before = _join(answers[len(jobs) :])
         return Trained(trained[back], quarantined, _join(tests, back), _join(trains, back), before, candidates)
 

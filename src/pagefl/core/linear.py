@@ -10,7 +10,7 @@ import torch
 from numba import njit
 from torch import Tensor, nn
 
-from .batches import _shuffle
+from .batches import Integers, _shuffle
 from .descent import Batch, Descended, Descent
 from .evaluate import Scores
 from .examples import Examples
@@ -55,9 +55,16 @@ class LinearModel(Model):
         return torch.cat([(error @ batch.x.flatten(2)).flatten(1), error.sum(-1)], dim=1)
 
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
-        scores = Scores(np.empty(len(owners)), np.empty(len(owners)))
         starts, sizes = (part[owners].numpy() for part in (examples.starts, examples.sizes))
-        _score(_array(rows, 2), examples.x.flatten(1).numpy(), examples.y.numpy(), starts, sizes, *scores)
+        return self._score(rows, examples, starts, sizes, with_loss=True)
+
+    def accuracies(self, rows: Tensor, examples: Examples) -> npt.NDArray[np.float64]:
+        everything = np.full(len(rows), len(examples.y))
+        return self._score(rows, examples, np.zeros_like(everything), everything, with_loss=False).accuracy
+
+    def _score(self, rows: Tensor, examples: Examples, starts: Integers, sizes: Integers, *, with_loss: bool) -> Scores:
+        scores = Scores(np.empty(len(starts)), np.empty(len(starts)))
+        _score(_array(rows, 2), examples.by_feature.numpy(), examples.y.numpy(), starts, sizes, with_loss, *scores)
         return scores
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
@@ -119,21 +126,11 @@ def _transpose(row, classes, features, out):  # type: ignore[no-untyped-def]  # 
 
 
 @njit(cache=True, fastmath=FAST)
-def _exponentials(z, power, classes):  # type: ignore[no-untyped-def]  # numba infers
-    """z -> exp(z - largest), in place; (largest, sum). exp is 2^whole * polynomial(fraction), which vectorises."""
-    width = z.shape[0]
-    for c in range(classes, width):
-        z[c] = np.float32(-1e30)
-    top = np.full(8, np.float32(-1e30), np.float32)
-    for block in range(0, width, 8):
-        for lane in range(8):
-            top[lane] = z[block + lane] if z[block + lane] > top[lane] else top[lane]
-    largest = top[0]
-    for lane in range(1, 8):
-        largest = top[lane] if top[lane] > largest else largest
+def _exponentials(z, largest, power):  # type: ignore[no-untyped-def]  # numba infers
+    """z -> exp(z - largest), in place: 2^whole * polynomial(fraction), which vectorises where a call to exp does not."""
     scale = power.view(np.float32)
-    for c in range(width):
-        t = (z[c] - largest) * np.float32(1.4426950408889634)
+    for c in range(len(z)):
+        t = (z[c] - largest[c]) * np.float32(1.4426950408889634)
         t = np.float32(-126.0) if t < np.float32(-126.0) else t
         whole = np.floor(t)
         power[c] = (np.int32(whole) + np.int32(127)) << np.int32(23)
@@ -145,48 +142,86 @@ def _exponentials(z, power, classes):  # type: ignore[no-untyped-def]  # numba i
         p = p * f + np.float32(2.402264791363012e-1)
         p = p * f + np.float32(6.931472028550421e-1)
         z[c] = p * f + np.float32(1.0)
-    total = np.float32(0.0)
-    for c in range(classes):
+    for c in range(len(z)):
         z[c] *= scale[c]
-        total += z[c]
-    return largest, total
 
 
 @njit(cache=True, fastmath=FAST)
-def _softmax_error(z, power, label, count, classes):  # type: ignore[no-untyped-def]  # numba infers
+def _softmax_error(z, power, largest, label, count, classes):  # type: ignore[no-untyped-def]  # numba infers
     """Logits -> (softmax - one-hot) / count, in place."""
-    _, total = _exponentials(z, power, classes)
+    width = len(z)
+    for c in range(classes, width):
+        z[c] = np.float32(-1e30)
+    lanes = largest[:8]
+    lanes[:] = z[:8]
+    for block in range(8, width, 8):
+        for lane in range(8):
+            lanes[lane] = z[block + lane] if z[block + lane] > lanes[lane] else lanes[lane]
+    top = lanes[0]
+    for lane in range(1, 8):
+        top = lanes[lane] if lanes[lane] > top else top
+    largest[:] = top
+    _exponentials(z, largest, power)
+    total = np.float32(0.0)
+    for c in range(classes):
+        total += z[c]
     share = np.float32(1.0) / (total * np.float32(count))
     for c in range(classes):
         z[c] *= share
-    for c in range(classes, len(z)):
+    for c in range(classes, width):
         z[c] = np.float32(0.0)
     z[label] -= np.float32(1.0) / np.float32(count)
 
 
 @njit(cache=True, fastmath=FAST)
-def _score(rows, x, y, starts, sizes, losses, hits):  # type: ignore[no-untyped-def]  # numba infers
-    """Mean loss and accuracy of row i, or of the only row, on the sizes[i] examples from starts[i]."""
-    features = x.shape[1]
+def _score(rows, x, y, starts, sizes, with_loss, losses, hits):  # type: ignore[no-untyped-def]  # numba infers
+    """Mean loss and accuracy of row i, or of the only row, on the sizes[i] examples from starts[i].
+
+    x is [features, examples]: the lanes of a vector are examples here, 64 at a time.
+    """
+    features = x.shape[0]
     classes = rows.shape[1] // (features + 1)
-    weights = np.zeros(((features + 4) // 4 * 4, (classes + 7) // 8 * 8), np.float32)
-    u = np.zeros(weights.shape[0], np.float32)
-    u[features] = np.float32(1.0)
-    z = np.zeros(weights.shape[1], np.float32)
-    power = np.zeros(weights.shape[1], np.int32)
+    z = np.zeros((classes, 64), np.float32)
+    best, total, power = np.zeros(64, np.float32), np.zeros(64, np.float32), np.zeros(64, np.int32)
+    own = np.zeros(64, np.float32)
     for i in range(len(starts)):
-        if i < len(rows):
-            _transpose(rows[i], classes, features, weights)
+        row = rows[min(i, len(rows) - 1)]
+        end = starts[i] + sizes[i]
         loss, right = 0.0, 0
-        for e in range(starts[i], starts[i] + sizes[i]):
-            for j in range(features):
-                u[j] = x[e, j]
-            z[:] = np.float32(0.0)
-            _forward(u, weights, z)
-            own = z[y[e]]
-            largest, total = _exponentials(z, power, classes)
-            loss += np.log(total) + largest - own
-            right += own == largest
+        for start in range(starts[i], end, 64):
+            m = min(64, end - start)
+            for c in range(classes):
+                zc = z[c, :m]
+                zc[:] = row[classes * features + c]
+                weights = row[c * features : (c + 1) * features]
+                whole = features // 4 * 4
+                for j in range(0, whole, 4):
+                    w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+                    x0, x1 = x[j, start : start + m], x[j + 1, start : start + m]
+                    x2, x3 = x[j + 2, start : start + m], x[j + 3, start : start + m]
+                    for e in range(m):
+                        zc[e] += w0 * x0[e] + w1 * x1[e] + w2 * x2[e] + w3 * x3[e]
+                for j in range(whole, features):
+                    w0, x0 = weights[j], x[j, start : start + m]
+                    for e in range(m):
+                        zc[e] += w0 * x0[e]
+            best[:m] = z[0, :m]
+            for c in range(1, classes):
+                zc = z[c]
+                for e in range(m):
+                    best[e] = zc[e] if zc[e] > best[e] else best[e]
+            for e in range(m):
+                own[e] = z[y[start + e], e]
+                right += own[e] == best[e]
+            if with_loss:
+                total[:] = np.float32(0.0)
+                for c in range(classes):
+                    zc = z[c, :m]
+                    _exponentials(zc, best[:m], power[:m])
+                    for e in range(m):
+                        total[e] += zc[e]
+                for e in range(m):
+                    loss += np.log(total[e]) + best[e] - own[e]
         losses[i], hits[i] = loss / sizes[i], right / sizes[i]
 
 
@@ -252,7 +287,7 @@ def _descend(  # type: ignore[no-untyped-def]  # numba infers
     inputs = np.zeros((tall, height), np.float32)
     errors = np.zeros((tall, width), np.float32)
     top_errors = np.zeros((tall, width), np.float32)
-    power = np.zeros(width, np.int32)
+    power, largest = np.zeros(width, np.int32), np.zeros(width, np.float32)
     w, g, h, p, a = weights.reshape(-1), gradient.reshape(-1), home.reshape(-1), push.reshape(-1), above.reshape(-1)
     for i in range(rows.shape[0]):
         _transpose(rows[i], classes, features, weights)
@@ -285,11 +320,11 @@ def _descend(  # type: ignore[no-untyped-def]  # numba infers
                         t = top_errors[b]
                         t[:] = z
                         _forward(inputs[b], above, t)
-                        _softmax_error(t, power, label, count, classes)
+                        _softmax_error(t, power, largest, label, count, classes)
                     if len(offset):
                         for c in range(classes):
                             z[c] += offset[i, c]
-                    _softmax_error(z, power, label, count, classes)
+                    _softmax_error(z, power, largest, label, count, classes)
                 _backward(inputs, errors, count, features, gradient)
                 if len(mu):
                     for q in range(len(g)):

@@ -1,6 +1,7 @@
 """Model: logits and gradients for a stack of rows; one row is a stack of one. The only place that is vectorised."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -31,10 +32,11 @@ class Model:
         """Row i on the examples of owners[i]; a single row is judged on the examples of every owner."""
         return score(lambda x: self.logits(rows, x), len(rows), examples, owners)
 
-    def score_each(self, rows: Tensor, whole: Examples) -> Scores:
-        """Every row on the same examples of one owner."""
-        parts = [self.score(row[None], whole, torch.tensor([0])) for row in rows]
-        return Scores(*(np.concatenate([part[i] for part in parts] or [np.empty(0)]) for i in (0, 1)))
+    def accuracies(self, rows: Tensor, examples: Examples) -> npt.NDArray[np.float64]:
+        """Every row on all of the examples, whoever owns them."""
+        whole = Examples(examples.x, examples.y, torch.tensor([0, len(examples.y)]))
+        parts = [self.score(row[None], whole, torch.tensor([0])).accuracy for row in rows]
+        return np.concatenate([*parts, np.empty(0)])
 
     def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         """The gradient of each row's mean loss on its own batch; zero outside of `columns`."""

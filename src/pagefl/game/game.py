@@ -78,8 +78,7 @@ class FederatedGame:
     def follow(self, round: int, led: Led, bias: Bias) -> Followed:
         """The server observes the uploads on its game half, learns, chooses weights, and aggregates."""
         trained = led.trained
-        accuracies = trained.candidates.accuracy if trained.candidates is not None else None
-        weights, losses = self.follower.follow(round, trained.ids, accuracies)
+        weights, losses = self.follower.follow(round, trained.ids, trained.candidates)
         if "p" in self.terms.freeze:
             weights, _ = self.frozen.follow(round, trained.ids, None)
         self.federation.aggregate(trained.ids, weights)

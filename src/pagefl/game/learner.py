@@ -44,6 +44,7 @@ class Learner:
             "ready": torch.zeros(agents, dtype=torch.bool),
         }
         self.noise = torch.zeros(agents, actions)
+        self.frozen = False  # plays its strategy as it stands
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -59,6 +60,8 @@ class Learner:
     def act(self, round: int, who: Integers, state: Floats) -> tuple[Floats, Losses | None]:
         """Complete the last transition, learn, and choose."""
         agents, seen = torch.from_numpy(who), torch.from_numpy(state).float()
+        if self.frozen:
+            return self.ddpg.act(agents, seen).double().numpy(), None
         self._complete(agents, seen)
         losses = None
         if round > self.learning.warm_up:
@@ -73,6 +76,8 @@ class Learner:
 
     def learn(self, who: Integers, rewards: Floats) -> None:
         """What the last action of these agents was worth."""
+        if self.frozen:
+            return
         agents = torch.from_numpy(who)
         value = torch.from_numpy(rewards).float()
         self.waiting["reward"][agents] = value.log() if self.learning.rewards == "log" else value

@@ -37,6 +37,9 @@ class LearningLeaders:
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.learner.load(tensors)
 
+    def freeze(self) -> None:
+        self.learner.frozen = True
+
 
 class LearningFollower:
     sees = True
@@ -61,6 +64,9 @@ class LearningFollower:
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.learner.load(tensors)
+
+    def freeze(self) -> None:
+        self.learner.frozen = True
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,9 @@ class Leaders(Protocol):
 
     def load(self, tensors: dict[str, Tensor]) -> None: ...
 
+    def freeze(self) -> None:
+        """From now on play the strategy as it stands: no exploring, no learning."""
+
 
 class Follower(Protocol):
     sees: bool
@@ -70,6 +73,9 @@ class Follower(Protocol):
     def tensors(self) -> dict[str, Tensor]: ...
 
     def load(self, tensors: dict[str, Tensor]) -> None: ...
+
+    def freeze(self) -> None:
+        """From now on play the strategy as it stands: no exploring, no learning."""
 
 
 class Players(Protocol):
@@ -96,6 +102,9 @@ class Fixed:
         pass
 
     def load(self, tensors: dict[str, Tensor]) -> None:
+        pass
+
+    def freeze(self) -> None:
         pass
 
 

@@ -154,6 +154,6 @@ class Rounds:
             "epochs": spread(led.ids, led.epochs),
             "weight": spread(trained.ids, followed.weights),
             "reward": spread(trained.ids, led.rewards),
-            **({"state": spread(led.ids, led.seen.accuracy)} if led.seen else {}),
-            **({"server_state": spread(trained.ids, trained.candidates.accuracy)} if trained.candidates else {}),
+            **({} if led.seen is None else {"state": spread(led.ids, led.seen.accuracy)}),
+            **({} if trained.candidates is None else {"server_state": spread(trained.ids, trained.candidates)}),
         }
