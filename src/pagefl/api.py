@@ -9,7 +9,9 @@ from torch import nn
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
+from pagefl.experiments import verify as certificates
 from pagefl.experiments.spec import RunSpec
+from pagefl.game.certificate import Trial
 from pagefl.game.rules import Bias
 from pagefl.report import html
 from pagefl.runtime import demand, record
@@ -89,6 +91,11 @@ def tip(directory: Path, ratio: str) -> Bias:
     """Ask a running run for another balance of demand from its next round on."""
     _raw_spec(directory)
     return demand.tip(directory, ratio)
+
+
+def verify(directory: Path, trial: Trial | None = None, say: Say = lambda message: None) -> dict[str, Any]:
+    """The equilibrium certificate of a run: what one other move would have gained whom."""
+    return certificates.verify(directory, spec_of(directory), trial or Trial(), say)
 
 
 def report(directories: Sequence[Path], page: Path) -> None:

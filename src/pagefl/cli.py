@@ -100,6 +100,25 @@ def bias(directory: Path, ratio: Annotated[str, typer.Argument(help="server:clie
     err.print(f"bias {api.tip(directory, ratio)} from the next round of {directory}")
 
 
+@app.command()
+def verify(
+    directory: Path,
+    horizon: Annotated[int, typer.Option(min=1, help="Rounds that each replay lasts.")] = 20,
+    clients: Annotated[int, typer.Option(min=1, help="How many clients are tried.")] = 5,
+    random: Annotated[int, typer.Option(min=0, help="Random deviations of each, beside a grid.")] = 4,
+    json: Json = False,
+) -> None:
+    """The equilibrium certificate: the most that any one player gains by one other move while the others keep theirs."""
+    from pagefl import api
+    from pagefl.game.certificate import Trial
+    from pagefl.report import certificate
+
+    result = api.verify(directory, Trial(horizon=horizon, clients=clients, random=random), say=err.print)
+    figure = certificate.write(directory, result)
+    _print(result, certificate.table(result), json)
+    err.print(f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; figure: {figure}")
+
+
 @app.command(name="list")
 def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks")]) -> None:
     """What there is."""

@@ -29,7 +29,19 @@ Info = dict[str, Any]
 Make = Callable[[int], tuple[Federation, Setup, Terms]]  # everything that a seed decides
 
 
-class HandedLeaders:
+class Handed:
+    """Moves from outside bring no state of their own that a run could save, load or freeze."""
+
+    tensors: dict[str, Tensor] = {}  # noqa: RUF012 (never written)
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        pass
+
+    def freeze(self) -> None:
+        pass
+
+
+class HandedLeaders(Handed):
     """Leaders whose moves are handed in, beside others who choose for themselves."""
 
     sees = False  # the stages have looked already; `seen` is what they saw, of every client
@@ -39,7 +51,6 @@ class HandedLeaders:
     def __init__(self, ranges: Ranges, handed: npt.NDArray[np.bool_]) -> None:
         self.ranges, self.handed = ranges, handed
         self.actions = np.zeros((len(handed), 2))
-        self.tensors: dict[str, Tensor] = {}
 
     def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
         lr, epochs = self.ranges.lr(self.actions[who, 0]), self.ranges.epochs(self.actions[who, 1])
@@ -54,11 +65,8 @@ class HandedLeaders:
         if rest.any():
             self.others.learn(who[rest], Worth(*(value[rest] for value in worth)))
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        pass
 
-
-class HandedFollower:
+class HandedFollower(Handed):
     """A follower whose move is handed in, or another's."""
 
     others: Follower
@@ -67,7 +75,6 @@ class HandedFollower:
     def __init__(self, ranges: Ranges, clients: int, handed: bool) -> None:
         self.ranges, self.handed = ranges, handed
         self.action = np.zeros(clients)
-        self.tensors: dict[str, Tensor] = {}
 
     def beside(self, others: Follower) -> None:
         self.others, self.sees = others, self.handed or others.sees
@@ -80,9 +87,6 @@ class HandedFollower:
     def learn(self, reward: float) -> None:
         if not self.handed:
             self.others.learn(reward)
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        pass
 
 
 class Stages:
@@ -154,10 +158,9 @@ class Stages:
             )
         if trained.candidates is not None:
             self.uploads = np.zeros(self.setup.clients)
-            self.uploads[trained.ids] = trained.candidates.accuracy
+            self.uploads[trained.ids] = trained.candidates
         for name in self.clients:
             self.rewards[name], self.infos[name] = 0.0, {}
-        reveal_type(trained.candidates); reveal_type(trained.train); reveal_type(trained.test)
         columns = (self.led.rewards, trained.train.accuracy, trained.test.accuracy)
         for i, reward, own, test in zip(trained.ids, *columns, strict=True):
             name = f"client {i}"

@@ -21,6 +21,9 @@ class Demand:
     def at(self, round: int) -> Bias:
         """A request is written down before it is played, so that a resume plays it in the same round."""
         self._take_request(round)
+        return self.known(round)
+
+    def known(self, round: int) -> Bias:
         current = Bias()
         for start, bias in self.shifts:  # later lines go before earlier ones that begin in the same round or before
             if start <= round:

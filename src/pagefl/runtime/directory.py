@@ -9,7 +9,14 @@ from pagefl.core.errors import UserError
 
 from . import checkpoint
 
-SPEC = "spec.toml"
+SPEC, STAGES = "spec.toml", "stages"
+
+
+def stages_of(path: Path) -> list[Path]:
+    """Checkpoints from which the game can be replayed: the stages that were kept, and the last."""
+    kept = sorted((path / STAGES).glob("*/" + checkpoint.NAME))
+    last = path / checkpoint.NAME
+    return [*kept, *([last] if last.exists() else [])]
 
 
 class RunDirectory:

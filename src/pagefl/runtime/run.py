@@ -24,7 +24,7 @@ from pagefl.game.players import FixedPlayers, Players, Setup
 
 from . import checkpoint, paths, record
 from .demand import Demand
-from .directory import RunDirectory
+from .directory import STAGES, RunDirectory
 from .rounds import NobodyLeft, Rounds
 from .settings import Settings
 from .task import Task
@@ -90,6 +90,12 @@ def play(
             if directory:
                 checkpoint.save(directory.path, rounds.state(), {**rounds.facts(), "sizes": records.sync()})
 
+        def keep_stage() -> None:
+            if directory and settings.stages_every and rounds.round % settings.stages_every == 0 and not rounds.over:
+                stage = directory.path / STAGES / f"{rounds.round:06}"
+                stage.mkdir(parents=True, exist_ok=True)
+                checkpoint.save(stage, rounds.state(), rounds.facts())
+
         with with_workers(federation, settings), _polite_stop() as stopped:
             try:
                 saved = monotonic()
@@ -100,6 +106,7 @@ def play(
                     if rounds.over or stopped.is_set() or monotonic() - saved >= settings.checkpoint_seconds:
                         save()
                         saved = monotonic()
+                    keep_stage()
                     observe(entry)
             except NobodyLeft:
                 save()

@@ -37,6 +37,7 @@ class Settings(BaseModel):
     chunk: int = Field(0, ge=0, description="rows trained together; 0: what suits the path")
     path: Literal["auto", "fused", "stacked", "rows"] = Field("auto", description="how rows are trained; auto measures once")
     checkpoint_seconds: Finite = Field(10.0, ge=0, description="time between checkpoints; 0: after every round")
+    stages_every: int = Field(0, ge=0, description="rounds between checkpoints that are kept for `pagefl verify`; 0: none")
     clients_every: int = Field(1, ge=0, description="rounds between records of every client; 0: none")
 
     @field_validator("bias")

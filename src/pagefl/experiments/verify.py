@@ -1,0 +1,55 @@
+"""The certificate of a run: how much any one player could have gained by one other move."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pagefl.core.errors import UserError
+from pagefl.game.certificate import Finding, Trial, bellman_residual, certify_game
+from pagefl.game.rules import Ranges
+from pagefl.runtime import checkpoint, record
+from pagefl.runtime.demand import Demand
+from pagefl.runtime.directory import stages_of
+from pagefl.runtime.rounds import Rounds
+from pagefl.runtime.run import Say, make_federation, make_game, one_numeric_mode, with_workers
+
+from . import settings as paper
+from .spec import RunSpec
+
+
+def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
+    """From every stage that the run has kept, and from its end."""
+    stages = stages_of(directory)
+    if not stages:
+        raise UserError(f"{directory} has no checkpoint to start from; let it run for longer, or `pagefl resume` it")
+    given = {name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players}
+    ranges = Ranges(**{**paper.RANGES, **given})  # type: ignore[arg-type]
+    findings: list[Finding] = []
+    with one_numeric_mode():
+        federation = make_federation(spec.make_task(), spec.make_algorithm(), spec, say)
+        game = make_game(federation, spec.make_players(), spec)
+        demand = Demand(spec.shifts(), directory)
+        rounds = Rounds(game, spec, demand)
+        with with_workers(federation, spec):
+            for path in stages:
+                tensors, facts = checkpoint.read(path)
+                rounds.restore(tensors, facts)
+                say(f"stage {facts['round']}: replaying {trial.horizon} rounds with one move changed")
+                findings += certify_game(game, facts["round"], demand.known(facts["round"] + 1), ranges, spec.gamma, trial)
+    history = record.history(record.read(directory)[0])
+    residuals = {
+        who: bellman_residual(
+            history[f"reward_{who}"].to_numpy(np.float64), history[f"payoffs_{who}"].to_numpy(np.float64), spec.gamma
+        )
+        for who in ("server", "clients")
+    }
+    return {
+        "run": spec.label,
+        "epsilon": max(finding.epsilon for finding in findings),
+        "epsilon_server": max(f.epsilon for f in findings if f.player == "server"),
+        "epsilon_clients": max(f.epsilon for f in findings if f.player != "server"),
+        "bellman_residual": residuals,
+        "horizon": trial.horizon,
+        "findings": [{**f._asdict(), "move": None if f.player == "server" else f.move} for f in findings],
+    }

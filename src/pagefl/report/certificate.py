@@ -1,0 +1,54 @@
+"""The certificate as a table and as a figure."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from rich.table import Table
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+
+def table(result: dict[str, Any]) -> Table:
+    page = Table(
+        "stage", "player", "pay-off", "largest gain", "by", "tried", title=f"{result['run']}: epsilon by one move changed"
+    )
+    for finding in result["findings"]:
+        move = "other weights" if finding["player"] == "server" else finding["move"]
+        by = move if isinstance(move, str) else f"lr {move[0]:.3g}, {move[1]:.0f} epochs" if move else ""
+        gain = f"{100 * finding['epsilon']:.2f} %"
+        page.add_row(
+            str(finding["stage"]),
+            finding["player"],
+            f"{finding['payoff']:.4g}",
+            gain,
+            by if finding["epsilon"] else "",
+            str(finding["tried"]),
+        )
+    return page
+
+
+def write(directory: Path, result: dict[str, Any]) -> Path:
+    """certificate.json and certificate.png."""
+    (directory / "certificate.json").write_text(json.dumps(result, indent=1))
+    stages = sorted({finding["stage"] for finding in result["findings"]})
+    players = sorted(
+        {finding["player"] for finding in result["findings"]}, key=lambda name: (name == "server", len(name), name)
+    )
+    figure, axes = plt.subplots(figsize=(max(6.0, 0.5 * len(players) * len(stages) + 2), 3.6), layout="constrained")
+    width = 0.8 / len(stages)
+    for s, stage in enumerate(stages):
+        gains = {f["player"]: 100 * f["epsilon"] for f in result["findings"] if f["stage"] == stage}
+        places = [i + (s - (len(stages) - 1) / 2) * width for i in range(len(players))]
+        axes.bar(places, [gains.get(player, 0.0) for player in players], width, label=f"from round {stage}")
+    axes.set_xticks(range(len(players)), players, rotation=30, ha="right")
+    axes.set_ylabel("largest gain, % of pay-off")
+    axes.set_title(f"{result['run']}: what one other move would have gained", loc="left")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    path = directory / "certificate.png"
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
