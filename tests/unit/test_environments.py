@@ -82,11 +82,12 @@ def test_gymnasium_accepts_one_side(side):
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ditto", "fedrecon"])
 def test_constant_actions_are_a_run_with_those_settings(algorithm):
     """Also in the second episode: nothing of the first is left."""
-    options = {"data": {"module": "mlp", "sizes": (20,) * 5}}
-    env = FederatedAEC(maker(algorithm, **options), RANGES, SEED)
-    moves = {**dict.fromkeys(env.possible_agents, np.float32([0.4, -0.3])), SERVER: np.zeros(CLIENTS, np.float32)}
-    lr, epochs = RANGES.lr(np.float64(np.float32(0.4))), int(RANGES.epochs(np.float64(-0.3)))
-    run = pagefl.run(task=task(**options["data"]), algorithm=algorithm, rounds=ROUNDS, seed=SEED, lr=float(lr), epochs=epochs)
+    data = {"module": "mlp", "sizes": (20,) * CLIENTS}
+    move = np.float32([0.4, -0.3])
+    settings = {"lr": float(RANGES.lr(move[:1].astype(float))[0]), "epochs": int(RANGES.epochs(move[1:])[0])}
+    run = pagefl.run(task=task(**data), algorithm=algorithm, rounds=ROUNDS, seed=SEED, **settings)
+    env = FederatedAEC(maker(algorithm, data=data, **settings), RANGES, SEED)
+    moves = {**dict.fromkeys(env.possible_agents, move), SERVER: np.zeros(CLIENTS, np.float32)}
     for _ in range(2):
         env.reset()
         paid = play(env, lambda round: moves)

@@ -148,6 +148,8 @@ class Federation:
 
     def aggregate(self, ids: npt.NDArray[np.int64], weights: Floats) -> None:
         """The server follows: it sees uploads and nothing else."""
+        if not len(ids):
+            return
         everybody = len(ids) == self.size
         uploads = {name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()}
         share = torch.from_numpy(weights).to(self.personal)
