@@ -9,6 +9,7 @@ split decides anything.
 
 import argparse
 import json
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import mean, stdev
@@ -27,27 +28,30 @@ KEEP = ("global_accuracy", "local_accuracy", "train_loss", "game_loss", "mean_lr
 
 
 def plan() -> list[dict]:
-    jobs = []
-    for seed in SEEDS:
-        for rule in RULES:
-            jobs += [{"rule": rule, "seed": seed, "name": name, "settings": own} for name, own in PLAYERS.items()]
-        for rule in RULES:
-            jobs += [
-                {"rule": rule, "seed": seed, "name": f"grid {lr} {epochs}", "settings": {"lr": lr, "epochs": epochs}}
-                for lr, epochs in GRID
-            ]
-    return jobs
+    played = [
+        {"rule": rule, "seed": seed, "name": name, "settings": own}
+        for seed in SEEDS
+        for name, own in PLAYERS.items()
+        for rule in RULES
+    ]
+    grid = [
+        {"rule": rule, "seed": seed, "name": f"grid {lr} {epochs}", "settings": {"lr": lr, "epochs": epochs}}
+        for seed in SEEDS
+        for rule in RULES
+        for lr, epochs in GRID
+    ]
+    return played + grid
 
 
 def run(job: dict) -> dict:
     import pagefl
 
-    options = {**job["settings"], "algorithm": job["rule"], "seed": job["seed"], "rounds": ROUNDS, "workers": 1}
-    rounds = pagefl.run(task="synthetic", clients_every=0, **options).rounds
+    options = {"task": "synthetic", "rounds": ROUNDS, **job["settings"], "algorithm": job["rule"], "seed": job["seed"]}
+    rounds = pagefl.run(clients_every=0, workers=1, **options).rounds
     last = {name: rounds[-1][name] for name in KEEP}
     best = {name: max(entry[name] for entry in rounds) for name in KEEP[:2]}
     spent = sum(entry["mean_epochs"] for entry in rounds)
-    thirds = [rounds[i] for i in (49, 149, 299)]
+    thirds = [rounds[i] for i in (len(rounds) // 6 - 1, len(rounds) // 2 - 1, -1)]
     path = {name: [round(entry[name], 5) for entry in thirds] for name in ("mean_lr", "mean_epochs", "global_accuracy")}
     return {
         **job,
@@ -93,8 +97,8 @@ def spread(values: list[float]) -> str:
     return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(plan: Callable[[], list[dict]], table: Callable[[list[dict]], str], about: str | None) -> None:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--table", action="store_true")
@@ -116,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(plan, table, __doc__)
