@@ -18,7 +18,7 @@ from pagefl.experiments.spec import resolve
 from pagefl.game.pettingzoo import SERVER, FederatedAEC, FederatedParallel, SingleSide
 from pagefl.game.players import FixedPlayers, RandomPlayers
 from pagefl.game.rules import Ranges
-from pagefl.runtime.run import make_federation, make_game
+from pagefl.runtime.run import make_federation, make_game, one_numeric_mode
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "train_one_side.py"
 RANGES = Ranges(0.01, 1.0, 4)
@@ -26,6 +26,13 @@ RANDOM = {"name": "random", "lr_min": 0.01, "lr_max": 1.0, "epochs_max": 4}
 SEED, ROUNDS, CLIENTS = 3, 4, 5
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of PettingZoo's taste in names and shapes
+
+
+@pytest.fixture(autouse=True)
+def _numeric_mode():
+    """That of a run: the same bits."""
+    with one_numeric_mode():
+        yield
 
 
 def maker(algorithm="fedavg", **options):

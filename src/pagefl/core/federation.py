@@ -170,6 +170,7 @@ class Federation:
     def load(self, state: State) -> None:
         for name, value in self.state().items():
             value.copy_(state[name])
+        self._send()
 
     def participants(self, round: int, share: float) -> npt.NDArray[np.int64]:
         count = max(1, int(share * self.size + 0.5))

@@ -103,11 +103,12 @@ def play(
                     entry, clients = rounds.play()
                     every = settings.clients_every
                     records.write(entry, clients if every and rounds.round % every == 0 else None)
-                    if rounds.over or stopped.is_set() or monotonic() - saved >= settings.checkpoint_seconds:
+                    if monotonic() - saved >= settings.checkpoint_seconds:
                         save()
                         saved = monotonic()
                     keep_stage()
                     observe(entry)
+                save()
             except NobodyLeft:
                 save()
                 raise

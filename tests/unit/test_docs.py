@@ -1,0 +1,57 @@
+"""Examples in the README and in docs run as they stand."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from pagefl.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: str(p.relative_to(ROOT)))
+def test_python_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "example"}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console")], ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_exist_with_these_options(page):
+    command = typer.main.get_command(app)
+    for line in "".join(blocks(page, "console")).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] != ["pagefl"]:
+            continue
+        known, rest = command, words[1:]
+        while rest and rest[0] in getattr(known, "commands", {}):
+            known, rest = known.commands[rest[0]], rest[1:]
+        options = {name for parameter in known.params for name in parameter.opts}
+        used = {word.split("=")[0] for word in rest if word.startswith("--")}
+        assert used <= options, (line, used - options)
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), (page, link)
+
+
+def test_specs_in_docs_are_valid():
+    import tomllib
+
+    from pagefl.experiments import spec as specs
+
+    for page in PAGES:
+        for block in blocks(page, "toml"):
+            specs.resolve(tomllib.loads(block))
