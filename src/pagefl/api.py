@@ -37,11 +37,12 @@ def run(
     raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if spec else {}
     own_task = task if isinstance(task, Task) else None
     own_algorithm = algorithm if isinstance(algorithm, Algorithm) else None
-    if clients := settings.pop("clients", None):
-        specs.override(raw, f"task.clients={clients!r}")
+    clients = settings.pop("clients", None)
     for name, value in {"task": task, "algorithm": algorithm, **settings}.items():
         if value is not None and value is not own_task and value is not own_algorithm:
             raw[name] = value
+    if clients is not None:
+        specs.override(raw, f"task.clients={clients!r}")
     return launch(specs.resolve(raw, own_task, own_algorithm), own_task, own_algorithm, out, observe, say)
 
 

@@ -19,6 +19,8 @@ out, err = Console(), Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout.")]
 
+Quick = Annotated[bool, typer.Option("--quick", help="At toy size, to see that it works.")]
+
 
 @app.command()
 def run(
@@ -150,12 +152,30 @@ def show(name: Annotated[str, typer.Argument(help="a task or an algorithm")]) ->
 
 
 @bench.command()
-def engine(json: Json = False, quick: Annotated[bool, typer.Option(help="Small, to see that it works.")] = False) -> None:
+def engine(json: Json = False, quick: Quick = False) -> None:
     """The engine against a plain per-client loop, on four workloads."""
     from pagefl.experiments import bench
 
     result = bench.engine(quick=quick, say=err.print)
     _print(result, bench.table(result), json)
+
+
+@bench.command()
+def algorithms(json: Json = False, quick: Quick = False) -> None:
+    """Seconds per round of every algorithm, as a multiple of FedAvg's."""
+    from pagefl.experiments import bench_rounds
+
+    result = bench_rounds.algorithms(quick=quick, say=err.print)
+    _print(result, bench_rounds.algorithms_table(result), json)
+
+
+@bench.command()
+def table5(json: Json = False, quick: Quick = False) -> None:
+    """The paper's Table 5: where the time of a round of PAGE goes."""
+    from pagefl.experiments import bench_rounds
+
+    result = bench_rounds.table5(quick=quick, say=err.print)
+    _print(result, bench_rounds.table5_table(result), json)
 
 
 def main() -> None:

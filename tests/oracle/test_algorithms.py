@@ -106,7 +106,7 @@ def fedprox(module: nn.Module, first: Tensor, rounds: Rounds, mu: float) -> Expe
 
 
 def scaffold(module: nn.Module, first: Tensor, rounds: Rounds) -> Expected:
-    """Karimireddy et al. 2020, Algorithm 1, option II; clients count by their data, as in the FedDyn authors' program."""
+    """Karimireddy et al. 2020, Algorithm 1, option II; a change of control counts by the client's data."""
     server, personal = first, [first] * N
     control, controls = torch.zeros_like(first), [torch.zeros_like(first)] * N
     for round, ids in enumerate(rounds, 1):

@@ -44,6 +44,24 @@ def test_paper_settings_then_the_users():
     assert (spec.lr, spec.epochs, spec.batch_size, spec.task["clients"]) == (0.3, 20, 5, 100)
 
 
+def test_a_nickname_takes_settings_of_its_players():
+    spec = specs.resolve({"algorithm": "page", "players": {"temperature": 2.0}})
+    assert (spec.algorithm["name"], spec.players["name"], spec.players["temperature"]) == ("fedavg", "page", 2.0)
+    assert spec.label == "page"
+
+
+def test_clients_by_name(monkeypatch):
+    from pagefl import api
+
+    seen = []
+    monkeypatch.setattr(api, "launch", lambda spec, *_: seen.append(spec.task["clients"]))
+    api.run(task="synthetic", clients=7)
+    api.run(clients=8)
+    with pytest.raises(UserError, match="clients = 0"):
+        api.run(task="synthetic", clients=0)
+    assert seen == [7, 8]
+
+
 def test_written_and_read_again_is_the_same(tmp_path):
     spec = specs.resolve({"clip": float("inf"), "task": {"name": "synthetic", "theta": 0.5}})
     (tmp_path / "spec.toml").write_text(spec.toml())

@@ -55,9 +55,11 @@ class Federation:
         *,
         row: Tensor,
         chunk: int | None = None,
+        look: int = 4000,
         allocate: Allocate = lambda shape, dtype: torch.zeros(*shape, dtype=dtype),
     ) -> None:
-        """`row`: the model at the start. `allocate`: makes the zeros that workers share."""
+        """`row`: the model at the start. `look`: on how many examples at most the server looks at each upload: all uploads
+        on all examples would grow with the square of N. `allocate`: makes the zeros that workers share."""
         if algorithm.needs_body and model.layout.body.stop == 0:
             name = type(algorithm).__name__
             raise UserError(f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer")
@@ -72,6 +74,7 @@ class Federation:
         self.data = {role: examples.to(model.device) for role, examples in self.data.items()}
         game = self.data["game"]
         self.server_support = Examples(game.x, game.y, torch.tensor([0, len(game.y)]))
+        self.looks = {role: _sample(self.data[role], look, training.seed) for role in SERVER_ROLES}
         self.size = len(data.train)
         self.chunk = chunk or model.chunk
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
@@ -117,7 +120,7 @@ class Federation:
         rows = self.algorithm.candidates(self.sent["model"], {name: value[good] for name, value in upload.items()})
         if not upload:  # one model for all
             rows = rows.expand(int(good.sum()), -1)
-        return self.model.accuracies(rows, self.data[role])
+        return self.model.accuracies(rows, self.looks[role])
 
     def train(
         self,
@@ -184,7 +187,12 @@ class Federation:
     def _stack(self, job: Job, train: Examples | None = None) -> Stack:
         ids = torch.from_numpy(job.ids)
         device = self.model.device
-        train = train or self.data["train"]
+        own = self.data["train"]
+        if train is None:
+            kept, counts = {name: value[ids] for name, value in self.kept.items()}, self.class_counts[ids]
+        else:  # the server, which keeps nothing, with data of its own
+            kept, counts = {}, train.y.bincount(minlength=self.class_counts.shape[1])[None]
+        train = train or own
         return Stack(
             model=self.model,
             examples=train,
@@ -192,8 +200,8 @@ class Federation:
             round=job.round,
             ids=ids,
             sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
-            kept={name: value[ids] for name, value in self.kept.items()},
-            facts=Facts(train.sizes[ids], self.class_counts[ids], float(train.sizes.double().mean())),
+            kept=kept,
+            facts=Facts(train.sizes[ids], counts, float(own.sizes.double().mean())),
             lr=torch.from_numpy(job.lr).to(device, self.model.layout.dtype),
             epochs=torch.from_numpy(job.epochs),
         )
@@ -216,6 +224,13 @@ class Federation:
             alone = job._replace(ids=np.array([0]), lr=job.lr[:1], epochs=job.epochs[:1])
             return self.algorithm.adapt(self._stack(alone, self.server_support))
         return self.algorithm.adapt(self._stack(job))
+
+
+def _sample(examples: Examples, count: int, seed: int) -> Examples:
+    if len(examples.y) <= count:
+        return examples
+    chosen = torch.from_numpy(np.sort(rng.stream(seed, "look").choice(len(examples.y), count, replace=False)))
+    return Examples(examples.x[chosen], examples.y[chosen], torch.tensor([0, count]))
 
 
 def pooled(scores: Scores, examples: Examples) -> tuple[float, float]:

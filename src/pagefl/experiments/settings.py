@@ -37,6 +37,11 @@ NICKNAMES: dict[str, dict[str, str]] = {
     "dapfl": {"algorithm": "fedavg", "players": "dapfl"},
 }
 
+# What an algorithm needs where players change lr and epochs from round to round.
+PLAYED: dict[str, Mapping[str, Number | bool]] = {
+    "scaffold": {"fresh": 0.2, "normalise": True},
+}
+
 # What an algorithm changes of its task's settings. Its own hyper-parameters are its constructor's defaults, the paper's too.
 ALGORITHMS: dict[str, Mapping[str, Number]] = {
     "fedrecon": {"epochs": 18},

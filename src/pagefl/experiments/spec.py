@@ -67,17 +67,18 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
     else:
         raw["task"] = _resolve_own("task", raw.get("task", {}), TASKS, skip=("seed",))
         defaults = paper.TASKS[raw["task"]["name"]]
+    if isinstance(raw.get("algorithm"), dict) and raw["algorithm"].get("name") in paper.NICKNAMES:
+        meaning = paper.NICKNAMES[raw["algorithm"]["name"]]
+        raw["algorithm"] = {**raw["algorithm"], "name": meaning["algorithm"]}
+        if isinstance(given := raw.get("players", {}), dict):
+            raw["players"] = {"name": meaning["players"], **given}
+    own_players = paper.PLAYERS.get(raw["task"]["name"], {})
+    raw["players"] = _resolve_own("players", raw.get("players", {}), PLAYERS, defaults=own_players)
     if algorithm is not None:
         raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
     else:
-        nickname = raw["algorithm"].get("name") if isinstance(raw.get("algorithm"), dict) else None
-        if nickname in paper.NICKNAMES:
-            meaning = paper.NICKNAMES[nickname]
-            raw["algorithm"] = {**raw["algorithm"], "name": meaning["algorithm"]}
-            raw.setdefault("players", {"name": meaning["players"]})
-        raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {}), ALGORITHMS)
-    own_players = paper.PLAYERS.get(raw["task"]["name"], {})
-    raw["players"] = _resolve_own("players", raw.get("players", {}), PLAYERS, defaults=own_players)
+        played = paper.PLAYED if raw["players"]["name"] != "fixed" else {}
+        raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {}), ALGORITHMS, defaults=played)
     changed = paper.ALGORITHMS.get(raw["algorithm"]["name"], {})
     return _validate(RunSpec, {**defaults, **changed, **raw})
 

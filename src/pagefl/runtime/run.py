@@ -144,6 +144,7 @@ def make_federation(task: Task, algorithm: Algorithm, settings: Settings, say: S
         Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip),
         row=model.layout.row(module),
         chunk=settings.chunk or None,
+        look=settings.look,
         allocate=shared_zeros if worker_count(settings) > 1 else lambda shape, dtype: torch.zeros(*shape, dtype=dtype),
     )
 

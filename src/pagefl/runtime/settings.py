@@ -24,6 +24,7 @@ class Settings(BaseModel):
     reward_penalty: Finite = Field(0.0, ge=0, description="added to a loss before it becomes the reward 1 / loss")
     reward: Literal["aggregate", "weighted-local"] = Field("aggregate", description="what the server's reward is one over")
     protocol: Literal["clean", "released"] = Field("clean", description="released: states, rewards on TEST data")
+    look: int = Field(4000, ge=1, description="most examples of the server's game half on which it looks at each upload")
     gamma: Finite = Field(0.99, gt=0, lt=1, description="discount of pay-offs")
     bias: str | list[list[int | str]] = Field("1:1", description="server:clients, or [[round, ratio], …]")
     freeze: list[Literal["p", "alpha", "eta"]] = Field([], description="factors that stay fixed while the others are played")

@@ -1,0 +1,120 @@
+"""What a round costs: every algorithm against FedAvg, and where the time of PAGE's round goes."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from rich.table import Table
+
+from pagefl.algorithms import ALGORITHMS
+from pagefl.core.algorithm import Algorithm
+from pagefl.core.errors import UserError
+from pagefl.game.learning import PagePlayers
+from pagefl.runtime.demand import Demand
+from pagefl.runtime.rounds import Rounds
+from pagefl.runtime.run import make_federation, make_game, one_numeric_mode, play
+from pagefl.runtime.settings import Settings
+
+from . import settings as paper
+from .tasks import synthetic
+
+Say = Callable[[str], None]
+W: dict[str, Any] = {**paper.SYNTHETIC, "epochs": 5}  # the engine benchmark's first workload
+
+
+def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
+    """Seconds per round on W, each method alternating with FedAvg; the least disturbed round of each."""
+    task, turns, rounds = synthetic(0, 8 if quick else 100), 1 if quick else 3, 2 if quick else 5
+    settings = Settings(**{**W, "rounds": rounds})
+    results = {}
+    for name, kind in ALGORITHMS.items():
+        say(f"{name} …")
+        try:
+            seconds: dict[str, list[float]] = defaultdict(list)
+            for _ in range(turns):
+                for who, algorithm in (("ours", kind()), ("fedavg", Algorithm())):
+                    seconds[who] += [entry["seconds"] for entry in play(task, algorithm, settings).rounds[1:]]
+        except UserError as refusal:
+            results[name] = {"refused": str(refusal)}
+            continue
+        ours, fedavg = min(seconds["ours"]), min(seconds["fedavg"])
+        results[name] = {"seconds": ours, "seconds_fedavg": fedavg, "multiple": ours / fedavg}
+    return {"workload": "W", "algorithms": results}
+
+
+def algorithms_table(result: dict[str, Any]) -> Table:
+    made = Table("algorithm", "seconds per round", "times FedAvg's", title="W: logistic, 100 clients, 5 epochs")
+    for name, r in result["algorithms"].items():
+        made.add_row(name, *(["–", r["refused"]] if "refused" in r else [f"{r['seconds']:.4f}", f"{r['multiple']:.2f}"]))
+    return made
+
+
+def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
+    """The paper's Table 5: the parts of a round of PAGE on Synthetic, on one core, and per byte of all clients' models."""
+    results = {}
+    for clients in (4,) if quick else (100, 1000):
+        say(f"{clients} clients …")
+        results[str(clients)] = _split(clients, quick)
+    return {"players": "page", "clients": results}
+
+
+def _split(clients: int, quick: bool) -> dict[str, Any]:
+    warm = 33  # a minibatch of the replay, so that agents learn in the rounds that are timed
+    timed = 1 if quick or clients > 100 else 20
+    settings = Settings(**{**W, "rounds": warm + timed, "workers": 1})
+    spent: dict[str, float] = defaultdict(float)
+
+    def clock(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed_call(*words: Any, **options: Any) -> Any:
+            start = perf_counter()
+            try:
+                return call(*words, **options)
+            finally:
+                spent[part] += perf_counter() - start
+
+        return timed_call
+
+    with one_numeric_mode():
+        federation = make_federation(synthetic(0, clients), Algorithm(), settings)
+        game = make_game(federation, PagePlayers(warm_up=warm - 1), settings)
+        rounds = Rounds(game, settings, Demand([], None))
+        for _ in range(warm):
+            rounds.play()
+        for part, owner, name in (
+            ("training", federation.model, "descend"),
+            ("evaluation", federation.model, "score"),
+            ("evaluation", federation.model, "accuracies"),
+            ("client agents", game.leaders, "lead"),
+            ("client agents", game.leaders, "learn"),
+            ("server agent", game.follower, "follow"),
+            ("server agent", game.follower, "learn"),
+            ("aggregation", federation, "aggregate"),
+        ):
+            setattr(owner, name, clock(part, getattr(owner, name)))
+        start = perf_counter()
+        epochs = sum(rounds.play()[0]["mean_epochs"] for _ in range(timed)) / timed
+        total = perf_counter() - start
+    spent["the rest"] = total - sum(spent.values())
+    size = federation.personal.numel() * federation.personal.element_size()
+    return {
+        "seconds_per_round": total / timed,
+        "mean_epochs": epochs,
+        "share": {part: seconds / total for part, seconds in spent.items()},
+        "ms_per_byte": {part: 1000 * seconds / timed / size for part, seconds in spent.items()},
+        "agents_share": (spent["client agents"] + spent["server agent"]) / total,
+    }
+
+
+PUBLISHED = {"training": 1.45e-4, "aggregation": 1.93e-6, "client agents": 6.84e-5, "server agent": 7.38e-5}
+
+
+def table5_table(result: dict[str, Any]) -> Table:
+    columns = [f"N = {clients}{what}" for clients in result["clients"] for what in (", share", ", ms per byte")]
+    made = Table("part of a round", *columns, "the paper's ms per byte", title="PAGE on Synthetic, one core")
+    for part in next(iter(result["clients"].values()))["share"]:
+        cells = [
+            cell for r in result["clients"].values() for cell in (f"{r['share'][part]:.1%}", f"{r['ms_per_byte'][part]:.2e}")
+        ]
+        made.add_row(part, *cells, f"{PUBLISHED[part]:.2e}" if part in PUBLISHED else "–")
+    return made
