@@ -5,9 +5,11 @@ INSTALLED := .venv/installed
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
-demo: $(INSTALLED) ## install, and run the main job on Synthetic; ends with where its report lies
+demo: $(INSTALLED) ## install, and play PAGE against FedAvg on Synthetic; ends with where their report lies
 	@rm -rf runs/demo
-	@$(BIN)/pagefl run --task synthetic --algorithm fedavg --rounds 300 --out runs/demo
+	@$(BIN)/pagefl run --algorithm fedavg --rounds 300 --out runs/demo/fedavg
+	@$(BIN)/pagefl run --algorithm page --rounds 300 --out runs/demo/page
+	@$(BIN)/pagefl report runs/demo/fedavg runs/demo/page --out runs/demo/report.html
 
 test: $(INSTALLED) chromium ## install, and run the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -120,6 +120,7 @@ class Rounds:
             "mean_lr": float(led.lr.mean()),
             "mean_epochs": float(led.epochs.mean()),
             "largest_weight": float(followed.weights.max()),
+            "smallest_weight": float(followed.weights.min()),
             "reward_server": finite(followed.reward),
             "reward_clients": finite(led.rewards.mean()),
             "payoffs": {who: finite(value) for who, value in self.payoffs.items()},

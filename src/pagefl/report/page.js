@@ -1,0 +1,91 @@
+const {charts, runs} = JSON.parse(document.getElementById("data").textContent);
+const colours = ["#3b82f6", "#e8710a", "#14a06f", "#a35cf0", "#e0457b", "#0e9aa7", "#b08900", "#8a8f98"];
+const dashes = {solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3"}, several = runs.length > 1, hidden = new Set();
+const finger = matchMedia("(pointer: coarse)").matches;
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name);
+const plain = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");  // Plotly would read a name as markup
+const short = name => name.length > 48 ? name.slice(0, 20) + "…" + name.slice(-27) : name;
+const longest = Math.max(...runs.map(run => run.round.length));
+
+function traces(c, r, l) {
+  const run = runs[r], {column, label, hue, style, band, right} = charts[c].lines[l];
+  const color = colours[(several ? r : hue) % colours.length], dash = several ? Object.keys(dashes)[l] : style;
+  const name = several ? `${run.name}: ${label}` : label;
+  const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${r}`) && !hidden.has(`line ${c} ${l}`)};
+  const mode = run.round.length > 2 ? "lines" : "lines+markers";  // a line of one round would not be seen
+  const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
+    meta: plain(short(name)), hovertemplate: charts[c].x === "round" ? "%{y:.4g}<extra>%{meta}</extra>"
+      : "round %{customdata}: %{x:.4g}, %{y:.4g}<extra>%{meta}</extra>"};
+  if (!band || runs.length > 3) return [line];  // more bands than three are mud
+  const off = sign => line.y.map((y, i) => y === null || run[band][i] === null ? null : y + sign * run[band][i]);
+  const edge = {...shared, mode: "lines", line: {width: 0, color}, hoverinfo: "skip"};
+  return [{...edge, y: off(-1)}, {...edge, y: off(1), fill: "tonexty", fillcolor: color + (several ? "16" : "2a")}, line];
+}
+
+function draw(c) {
+  const axis = {gridcolor: css("--edge"), linecolor: css("--edge"), zeroline: false, automargin: true};
+  const {x, lines, axis: scale, right} = charts[c], byRound = x === "round";
+  const bounds = lines[0].column.endsWith("accuracy") ? {clipmin: -0.005, clipmax: 1.005} : {};
+  const logarithmic = kind => kind === "log" ? "D2" : undefined;  // 1, 2, 5: all nine digits would overlap
+  Plotly.react(`chart${c}`, lines.flatMap((_, l) => runs.flatMap((_, r) => traces(c, r, l))), {
+    font: {family: "system-ui, sans-serif", size: 12, color: css("--dim")},
+    paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
+    margin: {l: 8, r: 12, t: finger ? 12 : 26, b: 8}, showlegend: false, uirevision: "as the reader left it",
+    xaxis: {...axis, title: {text: byRound ? "round" : "global accuracy", font: {size: 12}, standoff: 6},
+      unifiedhovertitle: {text: "round %{x}"}, dtick: byRound && longest < 8 ? 1 : undefined},  // no half rounds
+    yaxis: {...axis, type: scale, autorangeoptions: bounds, tickformat: "~g", dtick: logarithmic(scale),
+      title: byRound ? undefined : {text: "local accuracy", font: {size: 12}}},
+    ...(right ? {yaxis2: {...axis, type: right, overlaying: "y", side: "right", showgrid: false, tickformat: "~g"}} : {}),
+    dragmode: finger ? false : "zoom",  // a finger scrolls the page
+    hovermode: runs.length > 4 || !byRound ? "closest" : "x unified",
+    hoverlabel: {bgcolor: css("--card"), bordercolor: css("--edge"), font: {color: css("--ink")}, namelength: -1},
+    modebar: {bgcolor: "transparent", color: css("--dim"), activecolor: css("--ink")},
+  }, {responsive: true, displaylogo: false, displayModeBar: finger ? false : "hover",
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]]});
+}
+const drawAll = () => charts.forEach((_, c) => draw(c));
+
+function switches(entries) {  // our own legend: Plotly's cannot be reached by keyboard
+  const legend = document.createElement("div");
+  legend.className = "legend";
+  for (const {key, label, color, dash} of entries) {
+    const button = document.createElement("button");
+    button.innerHTML = `<svg width="26" height="10" aria-hidden="true"><path d="M1 5h24" stroke-width="2.5"/></svg>`;
+    button.querySelector("path").style = `stroke: ${color}; stroke-dasharray: ${dashes[dash]}`;
+    button.append(label);
+    button.dataset.key = key;
+    button.ariaPressed = "true";
+    button.onclick = () => {
+      hidden.delete(key) || hidden.add(key);
+      for (const each of document.querySelectorAll(".legend button")) each.ariaPressed = String(!hidden.has(each.dataset.key));
+      drawAll();
+    };
+    legend.append(button);
+  }
+  return legend;
+}
+
+function readByArrows(chart, c) {
+  const rounds = [...new Set(runs.flatMap(run => run.round))].sort((a, b) => a - b);
+  let at = -1;
+  chart.onkeydown = event => {
+    const next = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: rounds.length - 1}[event.key];
+    if (next === undefined || !rounds.length) return;
+    event.preventDefault();
+    at = Math.min(Math.max(next, 0), rounds.length - 1);
+    const lines = chart.data.filter(trace => trace.meta && trace.visible);
+    const told = lines.map(line => `${line.name} ${line.y[line.customdata.indexOf(rounds[at])] ?? "none"}`).join(", ");
+    document.getElementById("spoken").textContent = `round ${rounds[at]}: ${told}`;
+    if (charts[c].x === "round") Plotly.Fx.hover(chart, {xval: rounds[at]});
+  };
+}
+
+document.querySelectorAll(".chart").forEach((chart, c) => {
+  if (several) chart.before(switches(runs.map((run, r) =>
+    ({key: `run ${r}`, label: run.name, color: colours[r % colours.length], dash: "solid"}))));
+  chart.before(switches(charts[c].lines.map(({label, hue, style: dash}, l) => ({key: `line ${c} ${l}`, label,
+    color: several ? "currentColor" : colours[hue], dash: several ? Object.keys(dashes)[l] : dash}))));
+  readByArrows(chart, c);
+});
+drawAll();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
