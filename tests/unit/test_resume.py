@@ -161,3 +161,19 @@ def test_load_gives_what_the_run_gave(tmp_path):
     assert torch.equal(loaded.model.weight, made.model.weight)
     assert torch.equal(loaded.personal(4).weight, made.personal(4).weight)
     assert not torch.equal(loaded.personal(4).weight, loaded.model.weight)
+
+
+def test_ctrl_c_ends_the_round_and_keeps_it(tmp_path):
+    """To the whole process group, as a terminal sends it: workers too."""
+    out = tmp_path / "run"
+    endless = [word if word != "40" else "100000" for word in SPEC]
+    process = subprocess.Popen(
+        command("run", *endless, "--workers", 2, "--out", out), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (out / "checkpoint").exists():
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert f"pagefl resume {out}" in errors
+    assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))

@@ -103,14 +103,17 @@ class Federation:
         if job.kind != "train":
             return self.model.score(self._judged_rows(job), self.data[job.kind], torch.from_numpy(job.ids))
         outcome = self.algorithm.local(self._stack(job))
-        everything = [outcome.personal, *outcome.upload.values(), *outcome.kept.values()]
-        good = torch.stack([torch.isfinite(rows).all(1) for rows in everything]).all(0)
+        made = [outcome.personal, *outcome.upload.values(), *outcome.kept.values()]
+        distinct = {id(rows): rows for rows in made}.values()  # an upload is often the personal model itself
+        good = torch.stack([_finite(rows) for rows in distinct]).all(0)
+        chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
         ids = torch.from_numpy(job.ids)[good.cpu()]
         for home, rows_by_name in ((self.uploads, outcome.upload), (self.kept, outcome.kept)):
             for name, rows in rows_by_name.items():
-                home[name][ids] = rows[good]
-        personal = outcome.personal[good]
-        self.personal[ids] = personal
+                home[name][ids] = rows[chosen]
+        personal = outcome.personal[chosen]
+        if all(self.personal is not rows for rows in self.uploads.values()):
+            self.personal[ids] = personal
         scores = [self.model.score(personal, self.data[role], ids) if len(ids) else NONE for role in ("test", "reward")]
         looks = self._look(outcome.upload, good, job.candidates_on) if job.candidates_on else None
         return good.cpu().numpy(), *scores, looks
@@ -237,6 +240,12 @@ def pooled(scores: Scores, examples: Examples) -> tuple[float, float]:
     """Loss and accuracy over all examples, whoever owns them."""
     sizes = examples.sizes.numpy()
     return float(scores.loss @ sizes / sizes.sum()), float(scores.accuracy @ sizes / sizes.sum())
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """[n]. A finite sum has finite parts, and takes one pass; only where there is none must one look closer."""
+    finite = rows.sum(1).isfinite()
+    return finite if bool(finite.all()) else rows.isfinite().all(1)
 
 
 def _join(parts: Sequence[object], order: npt.NDArray[np.int64] | None = None) -> Scores:

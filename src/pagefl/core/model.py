@@ -59,6 +59,8 @@ class Model:
             if descent.follow is not None and anchor is not None:
                 anchor[:n].add_(descent.follow[:n, None] * (active - anchor[:n]))
         back = order.argsort()
+        if torch.equal(back, torch.arange(len(back), device=back.device)):  # a large row is not copied for nothing
+            return Descended(moving, anchor, top)
         return Descended(moving[back], None if anchor is None else anchor[back], None if top is None else top[back])
 
     def _top_gradient(self, rows: Tensor, top: Tensor, batch: Batch) -> Tensor:
@@ -128,7 +130,7 @@ class RowModel(Model):
 
     def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         module = self._mode(training=True)
-        result = torch.zeros_like(rows)
+        result = torch.empty_like(rows) if columns is None else torch.zeros_like(rows)
         for i, row in enumerate(rows):
             real = batch.weight[i] > 0  # nothing is padded here, so that odd layers never see a made-up example
             leaves, wanted = self._leaves(row, columns)

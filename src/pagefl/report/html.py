@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 def _line(
     column: str, label: str, hue: int, style: str = "solid", *, band: str | None = None, right: bool = False
 ) -> dict[str, Any]:
-    """`band`: the column to draw around it. `right`: on the second axis. Of several runs each has a colour, each line a dash."""
+    """`band`: the column to draw around it. `right`: on the second axis. Of several runs each has a colour, a line a dash."""
     return {"column": column, "label": label, "hue": hue, "style": style, "band": band, "right": right}
 
 

@@ -1,8 +1,10 @@
 """Worker processes that share the federation's rows: forked, so data and code are there without a copy."""
 
+import ctypes
 import mmap
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from math import prod
@@ -33,6 +35,15 @@ def one_thread() -> None:
     """Every numeric path runs on one thread, so that bits do not depend on a machine's cores; processes are for speed."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+
+
+def keep_memory() -> None:
+    """Freed memory stays with the process: glibc would hand large blocks back to the kernel, and to get them again, one
+    page fault after the other, took a quarter of an LSTM's step. Without glibc nothing happens."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
 class Workers:
@@ -90,7 +101,10 @@ class Workers:
 def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], object], parent: int) -> None:
     for other in others:  # inherited ends would keep a dead parent's pipes open
         other.close()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches all; the parent ends its round and then the workers
+        signal.signal(number, signal.SIG_IGN)
     one_thread()
+    keep_memory()
     try:
         while os.getppid() == parent:
             if not pipe.poll(1.0):
