@@ -35,6 +35,18 @@ def test_scores(path, make, shared):
         assert (loss[i], accuracy[i]) == pytest.approx(want, rel=1e-5)
 
 
+@pytest.mark.parametrize(("path", "make"), PATHS)
+def test_of_equal_logits_the_first_counts(path, make):
+    """A model of zeros is not right about everything."""
+    module, examples = make(), data().train
+    model = path(module)
+    row = torch.zeros(1, model.layout.width)
+    zeros = model.layout.fill(module, row[0])
+    loss, accuracy = model.score(row, examples, torch.arange(5))
+    for i in range(5):
+        assert (loss[i], accuracy[i]) == pytest.approx(expected(zeros, *examples.client(i)), rel=1e-5)
+
+
 def test_extreme_logits_stay_finite():
     module = nn.Linear(6, 4)
     with torch.no_grad():

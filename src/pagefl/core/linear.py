@@ -183,7 +183,7 @@ def _score(rows, x, y, starts, sizes, with_loss, losses, hits):  # type: ignore[
     classes = rows.shape[1] // (features + 1)
     z = np.zeros((classes, 64), np.float32)
     best, total, power = np.zeros(64, np.float32), np.zeros(64, np.float32), np.zeros(64, np.int32)
-    own = np.zeros(64, np.float32)
+    own, answer = np.zeros(64, np.float32), np.zeros(64, np.int32)
     for i in range(len(starts)):
         row = rows[min(i, len(rows) - 1)]
         end = starts[i] + sizes[i]
@@ -206,13 +206,16 @@ def _score(rows, x, y, starts, sizes, with_loss, losses, hits):  # type: ignore[
                     for e in range(m):
                         zc[e] += w0 * x0[e]
             best[:m] = z[0, :m]
+            answer[:] = 0
             for c in range(1, classes):
                 zc = z[c]
                 for e in range(m):
-                    best[e] = zc[e] if zc[e] > best[e] else best[e]
+                    better = zc[e] > best[e]  # of equals the first, as argmax has it
+                    best[e] = zc[e] if better else best[e]
+                    answer[e] = c if better else answer[e]
             for e in range(m):
                 own[e] = z[y[start + e], e]
-                right += own[e] == best[e]
+                right += answer[e] == y[start + e]
             if with_loss:
                 total[:] = np.float32(0.0)
                 for c in range(classes):

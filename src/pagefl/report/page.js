@@ -35,7 +35,8 @@ function draw(c) {
       unifiedhovertitle: {text: "round %{x}"}, dtick: byRound && longest < 8 ? 1 : undefined},  // no half rounds
     yaxis: {...axis, type: scale, autorangeoptions: bounds, tickformat: "~g", dtick: logarithmic(scale),
       title: byRound ? undefined : {text: "local accuracy", font: {size: 12}}},
-    ...(right ? {yaxis2: {...axis, type: right, overlaying: "y", side: "right", showgrid: false, tickformat: "~g"}} : {}),
+    ...(right ? {yaxis2: {...axis, type: right, overlaying: "y", side: "right", showgrid: false, tickformat: "~g",
+      tickmode: "auto", dtick: right === "log" ? 1 : undefined}} : {}),
     dragmode: finger ? false : "zoom",  // a finger scrolls the page
     hovermode: runs.length > 4 || !byRound ? "closest" : "x unified",
     hoverlabel: {bgcolor: css("--card"), bordercolor: css("--edge"), font: {color: css("--ink")}, namelength: -1},
