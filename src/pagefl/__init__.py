@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .api import environment as environment
     from .api import load as load
     from .api import resume as resume
     from .api import run as run
@@ -21,6 +22,7 @@ _HOMES = {
     "run": ".api",
     "resume": ".api",
     "load": ".api",
+    "environment": ".api",
     "Algorithm": ".core.algorithm",
     "Local": ".core.algorithm",
     "UserError": ".core.errors",

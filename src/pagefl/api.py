@@ -16,7 +16,7 @@ from pagefl.game.rules import Bias
 from pagefl.report import html
 from pagefl.runtime import demand, record
 from pagefl.runtime.directory import SPEC, RunDirectory
-from pagefl.runtime.run import Observe, Run, Say, play
+from pagefl.runtime.run import Observe, Run, Say, agreed, make_federation, play
 from pagefl.runtime.task import Task
 
 
@@ -34,16 +34,20 @@ def run(
 
     `clients=50` is short for the task's own setting. See `RunSpec` for all settings.
     """
-    raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if spec else {}
     own_task = task if isinstance(task, Task) else None
     own_algorithm = algorithm if isinstance(algorithm, Algorithm) else None
-    clients = settings.pop("clients", None)
-    for name, value in {"task": task, "algorithm": algorithm, **settings}.items():
-        if value is not None and value is not own_task and value is not own_algorithm:
-            raw[name] = value
-    if clients is not None:
-        specs.override(raw, f"task.clients={clients!r}")
+    named = {"task": task, "algorithm": algorithm, **settings}
+    raw = _given(spec, {name: value for name, value in named.items() if value is not own_task and value is not own_algorithm})
     return launch(specs.resolve(raw, own_task, own_algorithm), own_task, own_algorithm, out, observe, say)
+
+
+def _given(spec: str | Path | RunSpec | None, settings: dict[str, Any]) -> specs.Raw:
+    """A spec, and over it what is given by name."""
+    raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if spec else {}
+    raw |= {name: value for name, value in settings.items() if value is not None and name != "clients"}
+    if settings.get("clients") is not None:
+        specs.override(raw, f"task.clients={settings['clients']!r}")
+    return raw
 
 
 def launch(
@@ -92,6 +96,30 @@ def tip(directory: Path, ratio: str) -> Bias:
     """Ask a running run for another balance of demand from its next round on."""
     _raw_spec(directory)
     return demand.tip(directory, ratio)
+
+
+def environment(kind: str = "aec", spec: str | Path | None = None, **settings: Any) -> Any:
+    """The game as an environment: "aec" or "parallel" (PettingZoo), "client 3" or "server" (Gymnasium).
+
+    `settings` as for `run`; `players` play the sides that are not handed out. Needs the extra `rl`.
+    """
+    from pagefl.game import pettingzoo  # an extra: not everybody has it
+
+    def resolved(seed: int) -> RunSpec:
+        return specs.resolve(_given(spec, {**settings, "seed": seed}))
+
+    def make(seed: int) -> Any:
+        own = resolved(seed)
+        federation = make_federation(own.make_task(), own.make_algorithm(), own)
+        return federation, *agreed(federation, own)
+
+    seed = int(settings.get("seed", 0))
+    first = resolved(seed)
+    ranges = certificates.ranges_of(first)
+    views = {"aec": pettingzoo.FederatedAEC, "parallel": pettingzoo.FederatedParallel}
+    if kind in views:
+        return views[kind](make, ranges, seed)
+    return pettingzoo.SingleSide(make, ranges, kind, first.make_players(), seed)
 
 
 def verify(directory: Path, trial: Trial | None = None, say: Say = lambda message: None) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class Ddpg:
 
     def update(self, who: Tensor, batch: Transitions) -> Losses:
         """One step of each of these agents: critic, then actor by the new critic, then both targets."""
-        everybody = len(who) == len(self.updates)  # then in place: most of a small network's update is copying
+        # In place where it is everybody: most of a small network's update is copying.
+        everybody = torch.equal(who, torch.arange(len(self.updates)))
         nets = self.nets if everybody else {name: _of(parameters, who) for name, parameters in self.nets.items()}
         self.updates[who] += 1
         steps = self.updates[who]

@@ -18,13 +18,18 @@ from . import settings as paper
 from .spec import RunSpec
 
 
+def ranges_of(spec: RunSpec) -> Ranges:
+    """What moves stand for: as the players have it, or the paper's where players do not move by actions."""
+    given = {name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players}
+    return Ranges(**{**paper.RANGES, **given})  # type: ignore[arg-type]
+
+
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
     """From every stage that the run has kept, and from its end."""
     stages = stages_of(directory)
     if not stages:
         raise UserError(f"{directory} has no checkpoint to start from; let it run for longer, or `pagefl resume` it")
-    given = {name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players}
-    ranges = Ranges(**{**paper.RANGES, **given})  # type: ignore[arg-type]
+    ranges = ranges_of(spec)
     findings: list[Finding] = []
     with one_numeric_mode():
         federation = make_federation(spec.make_task(), spec.make_algorithm(), spec, say)

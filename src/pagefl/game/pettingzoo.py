@@ -219,13 +219,14 @@ class FederatedAEC(AllSides, AECEnv[str, Array, Array]):
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
-        self.infos = {agent: {} for agent in self.agents}
+        self.infos: dict[str, Info] = {agent: {} for agent in self.agents}
         self.agent_selection = self.agents[0]
 
     def step(self, action: Array) -> None:
         agent = self.agent_selection
         if self.truncations[agent]:
-            return self._was_dead_step(action)
+            self._was_dead_step(action)
+            return
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
         self.stages.hand_in(agent, action)

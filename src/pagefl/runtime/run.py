@@ -150,6 +150,12 @@ def make_federation(task: Task, algorithm: Algorithm, settings: Settings, say: S
 
 
 def make_game(federation: Federation, players: Players, settings: Settings) -> FederatedGame:
+    setup, terms = agreed(federation, settings)
+    return FederatedGame(federation, *players.sides(setup), setup, terms)
+
+
+def agreed(federation: Federation, settings: Settings) -> tuple[Setup, Terms]:
+    """What players are told, and what is fixed, before the game begins."""
     setup = Setup(
         clients=federation.size,
         sizes=federation.data["train"].sizes.numpy(),
@@ -166,7 +172,7 @@ def make_game(federation: Federation, players: Players, settings: Settings) -> F
         freeze=frozenset(settings.freeze),
         participation=settings.participation,
     )
-    return FederatedGame(federation, *players.sides(setup), setup, terms)
+    return setup, terms
 
 
 @contextmanager
