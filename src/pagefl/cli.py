@@ -15,7 +15,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine: ratios of one run, alternating.")
 app.add_typer(bench, name="bench")
-out, err = Console(), Console(stderr=True)
+out, err = Console(), Console(stderr=True, soft_wrap=True, highlight=False)  # a path is never broken
 
 Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout.")]
 

@@ -28,6 +28,10 @@ def fake_rounds(count: int, ceiling: float) -> list[dict[str, Any]]:
             **{f"local_{name}": value for name, value in local.items()},
             "train_loss": 1.1 - learnt,
             "participants": 20,
+            "mean_lr": 0.1 / number,
+            "mean_epochs": 20 - number / 10,
+            "largest_weight": 0.1 + learnt / 10,
+            "smallest_weight": 0.05 - learnt / 30,
             "reward_server": 1 / (3 - 2 * learnt),
             "reward_clients": None if number == 9 else 1 / (1.1 - learnt),
             "seconds": 0.1,
@@ -68,7 +72,7 @@ class Visit:
         self.page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
-        self.page.wait_for_selector("#chart3 .main-svg .xaxislayer-above text")
+        self.page.wait_for_selector("#chart6 .main-svg .xaxislayer-above text")
 
     def drawn(self, chart: int) -> list[str]:
         """The d of every line that has at least two points."""
@@ -80,15 +84,17 @@ class Visit:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
-# Three, three, two and (with the band's two edges) four lines a run; a null is a gap, which makes two pieces of its line.
-@pytest.mark.parametrize(("runs", "lines"), [(ONE, [3, 4, 3, 4]), (SEVERAL, [6, 8, 6, 8])], ids=["one", "several"])
+# A band has two edges and a line; a null is a gap, which makes two pieces of its line.
+@pytest.mark.parametrize(
+    ("runs", "lines"), [(ONE, [3, 5, 1, 2, 2, 4, 4]), (SEVERAL, [6, 10, 2, 4, 4, 8, 8])], ids=["one", "several"]
+)
 def test_page_draws_all_charts_without_network_or_complaint(
     browser: Browser, tmp_path: Path, runs: dict[str, list[dict[str, Any]]], lines: list[int], width: int, scheme: str
 ) -> None:
     path = tmp_path / "report.html"
     write_report(path, f"A report {HOSTILE}", runs, f'note = "{HOSTILE}"')
     visit = Visit(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    assert [len(visit.drawn(chart)) for chart in range(4)] == lines
+    assert [len(visit.drawn(chart)) for chart in range(7)] == lines
     assert all(line.count(",") >= 8 for line in visit.drawn(0))  # Plotly leaves out points on a straight stretch
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     assert visit.requests == [path.as_uri()]
@@ -143,9 +149,9 @@ def test_keyboard_reads_rounds_hides_lines_and_opens_the_settings(browser: Brows
     page.keyboard.press("Tab")  # the first switch of the first chart's legend: global
     page.keyboard.press("Space")
     assert page.get_attribute("button:focus", "aria-pressed") == "false"
-    assert [len(visit.drawn(chart)) for chart in range(4)] == [2, 4, 3, 4]
+    assert [len(visit.drawn(chart)) for chart in range(7)] == [2, 5, 1, 2, 2, 4, 4]
     page.keyboard.press("Enter")
-    assert [len(visit.drawn(chart)) for chart in range(4)] == [3, 4, 3, 4]
+    assert [len(visit.drawn(chart)) for chart in range(7)] == [3, 5, 1, 2, 2, 4, 4]
     page.focus("#chart0")
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")

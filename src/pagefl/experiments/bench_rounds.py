@@ -33,13 +33,13 @@ def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str
         try:
             seconds: dict[str, list[float]] = defaultdict(list)
             for _ in range(turns):
-                for who, algorithm in (("ours", kind()), ("fedavg", Algorithm())):
+                for who, algorithm in (("own", kind()), ("reference", Algorithm())):
                     seconds[who] += [entry["seconds"] for entry in play(task, algorithm, settings).rounds[1:]]
         except UserError as refusal:
             results[name] = {"refused": str(refusal)}
             continue
-        ours, fedavg = min(seconds["ours"]), min(seconds["fedavg"])
-        results[name] = {"seconds": ours, "seconds_fedavg": fedavg, "multiple": ours / fedavg}
+        own, reference = min(seconds["own"]), min(seconds["reference"])
+        results[name] = {"seconds": own, "seconds_fedavg": reference, "multiple": own / reference}
     return {"workload": "W", "algorithms": results}
 
 
