@@ -24,12 +24,12 @@ def draw(keys: npt.NDArray[np.uint64], sizes: Integers, epochs: Integers, batch_
     longest = int(steps.max())
     positions = np.zeros((len(sizes), longest, batch_size), np.int32)
     counts = np.zeros((len(sizes), longest), np.int32)
-    _shuffle(keys, sizes, epochs, positions, counts)
+    shuffle(keys, sizes, epochs, positions, counts)
     return Batches(positions, counts, steps)
 
 
 @njit(cache=True)
-def _shuffle(keys, sizes, epochs, positions, counts):  # type: ignore[no-untyped-def]  # numba infers
+def shuffle(keys, sizes, epochs, positions, counts):  # type: ignore[no-untyped-def]  # numba infers
     batch_size = positions.shape[2]
     order = np.zeros(sizes.max(), np.int32)
     for i in range(len(sizes)):

@@ -1,5 +1,7 @@
 """Model: logits and gradients for a stack of rows; one row is a stack of one. The only place that is vectorised."""
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,7 +15,7 @@ from .examples import Examples
 from .layout import Layout
 
 
-class Model:
+class Model(ABC):
     """A module that keeps no parameters of its own: they come as rows."""
 
     path: str
@@ -24,9 +26,9 @@ class Model:
         self.module = module.to(device)
         self.device = device
 
+    @abstractmethod
     def logits(self, rows: Tensor, x: Tensor) -> Tensor:
         """[n, batch, classes], as the module answers outside of training."""
-        raise NotImplementedError
 
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
         """Row i on the examples of owners[i]; a single row is judged on the examples of every owner."""
@@ -38,9 +40,9 @@ class Model:
         parts = [self.score(row[None], whole, torch.tensor([0])).accuracy for row in rows]
         return np.concatenate([*parts, np.empty(0)])
 
+    @abstractmethod
     def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         """The gradient of each row's mean loss on its own batch; zero outside of `columns`."""
-        raise NotImplementedError
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
         """Carry a descent out. Rows that have done all their steps leave the stack: a shrinking prefix, no wasted work."""
