@@ -131,21 +131,24 @@ def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="a task or an algorithm")]) -> None:
+def show(name: Annotated[str, typer.Argument(help="a task, an algorithm or players")]) -> None:
     """Its settings and where it comes from."""
     from pagefl.core.errors import UserError
     from pagefl.experiments import settings as paper
     from pagefl.experiments.spec import own_settings
 
-    tasks, algorithms = _catalogue("tasks"), _catalogue("algorithms")
-    if name not in {**tasks, **algorithms}:
-        raise UserError(f"show {name}: there is no such task or algorithm; valid is {', '.join([*tasks, *algorithms])}")
-    builder = tasks.get(name) or algorithms[name]
-    source = sys.modules[builder.__module__].__doc__ if name in algorithms else None
+    kinds = {kind: _catalogue(kind) for kind in ("tasks", "algorithms", "players")}
+    kind = next((kind for kind, entries in kinds.items() if name in entries), None)
+    if kind is None:
+        valid = dict.fromkeys(entry for entries in kinds.values() for entry in entries)
+        raise UserError(f"show {name}: there is no such task, algorithm or players; valid is {', '.join(valid)}")
+    builder = kinds[kind][name]
+    source = None if kind == "tasks" else sys.modules[builder.__module__].__doc__
     out.print(f"[bold]{name}[/]", *filter(None, (source, builder.__doc__)), sep="\n\n", highlight=False)
     table = Table("setting", "default", box=None)
+    prefix = "players" if name in kinds["players"] else kind.removesuffix("s")
     for field, info in own_settings(builder, skip=("seed",)).model_fields.items():
-        table.add_row(f"{'task' if name in tasks else 'algorithm'}.{field}", str(info.default))
+        table.add_row(f"{prefix}.{field}", str(info.default))
     for field, value in {**paper.TASKS, **paper.ALGORITHMS}.get(name, {}).items():
         table.add_row(field, str(value))
     out.print(table)

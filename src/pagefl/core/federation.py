@@ -17,7 +17,8 @@ from .examples import Examples, Splits
 from .model import Model
 
 Floats = npt.NDArray[np.float64]
-Allocate = Callable[[Sequence[int], torch.dtype], Tensor]
+
+
 SERVER_ROLES = ("game", "server_test")
 NONE = Scores(np.empty(0), np.empty(0))
 JUDGED_TOGETHER = 50  # owners of examples that one job judges
@@ -56,7 +57,7 @@ class Federation:
         row: Tensor,
         chunk: int | None = None,
         look: int = 4000,
-        allocate: Allocate = lambda shape, dtype: torch.zeros(*shape, dtype=dtype),
+        allocate: Callable[..., Tensor] = torch.zeros,
     ) -> None:
         """`row`: the model at the start. `look`: on how many examples at most the server looks at each upload: all uploads
         on all examples would grow with the square of N. `allocate`: makes the zeros that workers share."""
@@ -82,7 +83,7 @@ class Federation:
         self.class_counts = torch.stack([data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)])
 
         def rows_like(state: State, count: int) -> State:
-            return {name: allocate([count, *value.shape], value.dtype) for name, value in state.items()}
+            return {name: allocate([count, *value.shape], dtype=value.dtype) for name, value in state.items()}
 
         self.server = algorithm.server_state(row.clone())
         self.sent = rows_like(algorithm.send(self.server), 1)
@@ -95,7 +96,7 @@ class Federation:
         rehearsal = algorithm.local(self._stack(Job("train", np.array([0]), 0, np.ones(1), np.zeros(1, np.int64))))
         self.uploads = rows_like({name: value[0] for name, value in rehearsal.upload.items()}, self.size)
         same = [self.uploads[name] for name, value in rehearsal.upload.items() if value is rehearsal.personal]
-        self.personal = same[0] if same else allocate([self.size, len(row)], row.dtype)
+        self.personal = same[0] if same else allocate([self.size, len(row)], dtype=row.dtype)
         self.personal[:] = row
 
     def work(self, job: Job) -> object:

@@ -1,4 +1,9 @@
-"""The players that learn: PAGE's on both sides, Dap-FL's clients."""
+"""The players that learn.
+
+PAGE: Chen, Wang, Hu, Yan, Zhou, Lin: PAGE: Equilibrate Personalization and Generalization in Federated Learning. WWW 2024.
+Dap-FL: Chen, Wang, Chen, Yan, Lin: Dap-FL: Federated Learning Flourishes by Adaptive Tuning and Secure Aggregation. TPDS
+2023.
+"""
 
 from dataclasses import dataclass, replace
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -145,7 +146,7 @@ def make_federation(task: Task, algorithm: Algorithm, settings: Settings, say: S
         row=model.layout.row(module),
         chunk=settings.chunk or None,
         look=settings.look,
-        allocate=shared_zeros if worker_count(settings) > 1 else lambda shape, dtype: torch.zeros(*shape, dtype=dtype),
+        allocate=shared_zeros if worker_count(settings) > 1 else partial(torch.zeros, device=settings.device),
     )
 
 
