@@ -97,7 +97,8 @@ def deviations(ids: Integers, ranges: Ranges, trial: Trial, stage: int) -> list[
     chance = rng.stream(trial.seed, "deviations", stage)
     grid = [(a, b) for a in np.linspace(-1, 1, trial.grid) for b in np.linspace(-1, 1, trial.grid)]
     result = []
-    for client in np.sort(chance.choice(ids, min(trial.clients, len(ids)), replace=False)):
+    same = rng.stream(trial.seed, "who deviates")  # in every stage, as far as they take part
+    for client in np.sort(same.choice(ids, min(trial.clients, len(ids)), replace=False)):
         actions = np.array([*grid, *chance.uniform(-1, 1, (trial.random, 2))])
         for lr, epochs in zip(ranges.lr(actions[:, 0]), ranges.epochs(actions[:, 1]), strict=True):
             result.append(Deviation(f"client {client}", (float(lr), float(epochs))))

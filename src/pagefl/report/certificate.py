@@ -37,7 +37,7 @@ def write(directory: Path, result: dict[str, Any]) -> Path:
     players = sorted(
         {finding["player"] for finding in result["findings"]}, key=lambda name: (name == "server", len(name), name)
     )
-    figure, axes = plt.subplots(figsize=(max(6.0, 0.5 * len(players) * len(stages) + 2), 3.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(max(6.0, 0.25 * len(players) * len(stages) + 3), 3.6), layout="constrained")
     width = 0.8 / len(stages)
     for s, stage in enumerate(stages):
         gains = {f["player"]: 100 * f["epsilon"] for f in result["findings"] if f["stage"] == stage}
