@@ -16,7 +16,7 @@ from pagefl.game.rules import Bias
 from pagefl.report import html
 from pagefl.runtime import demand, record
 from pagefl.runtime.directory import SPEC, RunDirectory
-from pagefl.runtime.run import Observe, Run, Say, agreed, make_federation, play
+from pagefl.runtime.run import Observe, Run, Say, agreed, make_federation, one_numeric_mode, play
 from pagefl.runtime.task import Task
 
 
@@ -103,19 +103,25 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
 
     `settings` as for `run`; `players` play the sides that are not handed out. Needs the extra `rl`.
     """
-    from pagefl.game import pettingzoo  # an extra: not everybody has it
+    try:
+        from pagefl.game import pettingzoo
+    except ModuleNotFoundError as error:
+        raise UserError(f"environment needs {error.name}, which is not installed; `pip install pagefl[rl]` brings it") from None
 
-    def resolved(seed: int) -> RunSpec:
-        return specs.resolve(_given(spec, {**settings, "seed": seed}))
+    first = specs.resolve(_given(spec, settings))
 
     def make(seed: int) -> Any:
-        own = resolved(seed)
+        own = first.model_copy(update={"seed": seed})
         federation = make_federation(own.make_task(), own.make_algorithm(), own)
+
+        def work_alone(jobs: list[Any]) -> list[object]:
+            with one_numeric_mode():
+                return [federation.work(job) for job in jobs]
+
+        federation.run_jobs = work_alone
         return federation, *agreed(federation, own)
 
-    seed = int(settings.get("seed", 0))
-    first = resolved(seed)
-    ranges = certificates.ranges_of(first)
+    seed, ranges = first.seed, certificates.ranges_of(first)
     views = {"aec": pettingzoo.FederatedAEC, "parallel": pettingzoo.FederatedParallel}
     if kind in views:
         return views[kind](make, ranges, seed)
