@@ -13,7 +13,8 @@ from pagefl import FederatedData, Task
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core import engine, rng
 from pagefl.core.layout import Layout
-from pagefl.runtime.run import Run
+from pagefl.runtime.run import Run, make_federation
+from pagefl.runtime.settings import Settings
 
 CASES = [(name, module) for name in ALGORITHMS for module in MODULES if module != "linear" or not ALGORITHMS[name].needs_body]
 every_case = pytest.mark.parametrize(("name", "module"), CASES)
@@ -122,7 +123,31 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
 
 @every_case
 def test_a_lone_client_is_its_own_federation(name, module):
-    """One client: the aggregate is its upload, whatever the weights are called."""
-    alone = run(name, module, {"sizes": (17,), "single_class": None})
-    assert np.isfinite(alone.rounds[-1]["global_loss"])
-    assert alone.rounds[-1]["participants"] == 1
+    """Where the server averages, the shared model is what the client uploaded; where it does not, nothing blows up."""
+    alone = Task("alone", MODULES[module], data(sizes=(17,), single_class=None), SETTINGS)
+    federation = make_federation(alone, ALGORITHMS[name](), Settings(**SETTINGS))
+    for round in range(1, 4):
+        federation.train(round, np.array([0]), np.array([0.3]), np.array([2]))
+        federation.aggregate(np.array([0]), np.ones(1))
+    assert bool(torch.isfinite(federation.server["model"]).all())
+    if federation.uploads and ALGORITHMS[name].aggregate is pagefl.Algorithm.aggregate:
+        assert torch.equal(federation.server["model"], federation.uploads["model"][0])
+
+
+@every_case
+def test_nothing_but_uploads_reaches_the_server(name, module):
+    """P4: with noise in all that clients keep to themselves, the server comes to the same state."""
+
+    def after(spoil: bool) -> dict[str, torch.Tensor]:
+        federation = make_federation(task(module), ALGORITHMS[name](), Settings(**SETTINGS))
+        federation.train(1, np.arange(5), np.full(5, 0.3), np.full(5, 2))
+        if spoil:
+            uploads = list(federation.uploads.values())
+            for own in (federation.personal, *federation.kept.values()):
+                if all(own is not upload for upload in uploads):  # FedAvg's personal model is its upload
+                    own.fill_(torch.nan)
+        federation.aggregate(np.arange(5), np.full(5, 0.2))
+        return federation.server
+
+    clean, spoiled = after(False), after(True)
+    assert all(torch.equal(value, spoiled[key]) for key, value in clean.items())
