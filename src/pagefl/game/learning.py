@@ -17,9 +17,24 @@ from .players import Count, Fixed, Follower, Leaders, Positive, Seen, Setup, Wai
 from .rules import Floats, Integers, Ranges
 
 
-class LearningLeaders:
-    sees = True
+class LearningSide:
+    """What both sides that learn have in common: all they remember is their learner's."""
 
+    sees = True
+    learner: Learner
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return self.learner.tensors
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.learner.load(tensors)
+
+    def freeze(self) -> None:
+        self.learner.frozen = True
+
+
+class LearningLeaders(LearningSide):
     def __init__(self, setup: Setup, ranges: Ranges, learning: Learning, *, with_loss: bool) -> None:
         """`with_loss`: Dap-FL's state (accuracy, loss) and reward (accuracy - loss) in place of PAGE's."""
         self.ranges, self.with_loss = ranges, with_loss
@@ -35,20 +50,8 @@ class LearningLeaders:
     def learn(self, who: Integers, worth: Worth) -> None:
         self.learner.learn(who, worth.accuracy - worth.loss if self.with_loss else worth.reward)
 
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return self.learner.tensors
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self.learner.load(tensors)
-
-    def freeze(self) -> None:
-        self.learner.frozen = True
-
-
-class LearningFollower:
-    sees = True
-
+class LearningFollower(LearningSide):
     def __init__(self, setup: Setup, ranges: Ranges, learning: Learning) -> None:
         self.ranges = ranges
         self.learner = Learner("server", 1, setup.clients, setup.clients, setup.rounds, setup.seed, learning)
@@ -62,16 +65,6 @@ class LearningFollower:
 
     def learn(self, reward: float) -> None:
         self.learner.learn(np.array([0]), np.array([reward]))
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return self.learner.tensors
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self.learner.load(tensors)
-
-    def freeze(self) -> None:
-        self.learner.frozen = True
 
 
 @dataclass(frozen=True)
