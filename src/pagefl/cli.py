@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +15,15 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated learning that balances the shared model and everybody's own."
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine: ratios of one run, alternating.")
+data = typer.Typer(no_args_is_help=True, help="The original files of the data sets: nothing is ever downloaded.")
 app.add_typer(bench, name="bench")
-out, err = Console(), Console(stderr=True, soft_wrap=True, highlight=False)  # a path is never broken
+app.add_typer(data, name="data")
+console, err = Console(), Console(stderr=True, soft_wrap=True, highlight=False)  # a path is never broken
 
 Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout.")]
 
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="See `pagefl list tasks`.")]
+Root = Annotated[Path | None, typer.Option(help="Where the files are.", show_default="PAGEFL_DATA, or else ./data")]
 Quick = Annotated[bool, typer.Option("--quick", help="At toy size, to see that it works.")]
 
 
@@ -127,11 +132,11 @@ def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks
     table = Table("name", "what", box=None)
     for name, about in _catalogue(kind).items():
         table.add_row(name, (about.__doc__ or "").strip().split("\n")[0])
-    out.print(table)
+    console.print(table)
 
 
-@app.command()
-def show(name: Annotated[str, typer.Argument(help="a task, an algorithm or players")]) -> None:
+@app.command(name="show")
+def show_(name: Annotated[str, typer.Argument(help="a task, an algorithm or players")]) -> None:
     """Its settings and where it comes from."""
     from pagefl.core.errors import UserError
     from pagefl.experiments import settings as paper
@@ -144,14 +149,72 @@ def show(name: Annotated[str, typer.Argument(help="a task, an algorithm or playe
         raise UserError(f"show {name}: there is no such task, algorithm or players; valid is {', '.join(valid)}")
     builder = kinds[kind][name]
     source = None if kind == "tasks" else sys.modules[builder.__module__].__doc__
-    out.print(f"[bold]{name}[/]", *filter(None, (source, builder.__doc__)), sep="\n\n", highlight=False)
+    console.print(f"[bold]{name}[/]", *map(cleandoc, filter(None, (source, builder.__doc__))), sep="\n\n", highlight=False)
     table = Table("setting", "default", box=None)
     prefix = "players" if name in kinds["players"] else kind.removesuffix("s")
     for field, info in own_settings(builder, skip=("seed",)).model_fields.items():
         table.add_row(f"{prefix}.{field}", str(info.default))
     for field, value in {**paper.TASKS, **paper.ALGORITHMS}.get(name, {}).items():
         table.add_row(field, str(value))
-    out.print(table)
+    console.print(table)
+
+
+@data.command()
+def check(task: TaskName, root: Root = None) -> None:
+    """Whether a task's files are there and are the originals; if not, what is missing and where it comes from."""
+    original = _original(task)
+    if original is None:
+        err.print(f"{task} needs no files: its data are made up")
+        return
+    place, verified = original.check(root)
+    err.print(f"{task}: {place}: {verified}")
+
+
+@data.command()
+def prepare(task: TaskName, root: Root = None) -> None:
+    """Make the arrays that runs use, once; a run that finds none makes them first."""
+    original = _original(task)
+    if original is None:
+        err.print(f"{task} needs no files: its data are made up")
+        return
+    arrays = original.load(root)
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+    err.print(f"{task}: {shapes}")
+    if root is not None:
+        err.print(f"runs find it with PAGEFL_DATA={root}")
+
+
+@data.command()
+def show(
+    task: TaskName,
+    clients: Annotated[int | None, typer.Option(min=1, help="Clients of the federation.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the run.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the task, such as delta=0.1. Repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The figure to write.")] = Path("partition.png"),
+) -> None:
+    """Who has what: a table of the clients' training data, and a figure of clients by classes."""
+    import numpy as np
+
+    from pagefl.data.partition import Partition, summary
+    from pagefl.experiments import spec as specs
+    from pagefl.report.partition import heat_map
+
+    raw: dict[str, Any] = {"task": task}
+    for assignment in [*([f"clients={clients}"] if clients else []), *(set_ or [])]:
+        specs.override(raw, f"task.{assignment.removeprefix('task.')}")
+    train = specs.make_task(specs.resolve(raw).task, seed).data.train
+    labels = train.y.numpy()
+    dealt = Partition(np.arange(len(labels)), train.starts.numpy())
+    table = Table("of the clients", "samples", "classes", "largest share of a class", "effective classes", box=None)
+    clients_by = summary(dealt, labels)
+    for name, row in clients_by.quantile([0.0, 0.5, 1.0]).set_axis(["least", "median", "most"]).iterrows():
+        table.add_row(str(name), *(f"{value:.4g}" for value in row))
+    console.print(table)
+    err.print(
+        f"figure: {heat_map(dealt.class_counts(labels), out, f'{task}, seed {seed}: training data of {len(dealt)} clients')}"
+    )
 
 
 @bench.command()
@@ -239,11 +302,20 @@ def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
     return catalogues[kind]
 
 
+def _original(task: str) -> Any:
+    from pagefl.core.errors import UserError
+    from pagefl.experiments.tasks import ORIGINALS, TASKS
+
+    if task not in TASKS:
+        raise UserError(f"data {task}: there is no such task; valid is {', '.join(TASKS)}")
+    return ORIGINALS.get(task)
+
+
 def _print(result: dict[str, Any], table: Table, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
     else:
-        out.print(table)
+        console.print(table)
 
 
 def _end(message: str, code: int) -> None:

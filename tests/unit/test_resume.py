@@ -141,7 +141,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, monkeypatch)
     real = checkpoint.save_file
 
     def full_after_five(tensors, path, metadata):
-        if json.loads(metadata["facts"])["round"] > 5:
+        if json.loads(metadata["facts"])["facts"]["round"] > 5:
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device", str(path))
         real(tensors, path, metadata)

@@ -47,6 +47,8 @@ class Scaffold(Algorithm):
         control = server["control"] + share * uploads["control"].mean(0)  # (5)
         if self.normalise:
             way = uploads["way"][:, 0]
-            steps = (uploads["model"] - server["model"]) / way[:, None]
-            return {"model": server["model"] + (weights @ way) * (weights @ steps), "control": control}
+            step = torch.zeros_like(server["model"])
+            for row, weight in zip(uploads["model"], (weights / way).tolist(), strict=True):  # no second matrix of rows
+                step.add_(row - server["model"], alpha=weight)
+            return {"model": server["model"] + (weights @ way) * step, "control": control}
         return {"model": weights @ uploads["model"], "control": control}

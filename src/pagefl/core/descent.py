@@ -12,6 +12,7 @@ from .batches import Batches
 from .examples import Examples
 
 Direction = Callable[[Tensor, Tensor, Tensor], Tensor]  # (rows, gradient, which rows of the stack these are)
+Change = Callable[[int, Tensor, Tensor], Tensor]  # (step, owners, x): the examples as that step sees them
 
 
 class Batch(NamedTuple):
@@ -45,6 +46,7 @@ class Descent:
     offset: Tensor | None = None  # [n, classes] added to the logits: balanced softmax
     repeats: int = 1  # steps on each batch
     follow: Tensor | None = None  # [n] after each batch: anchor <- anchor + follow * (row - anchor)
+    augment: Change | None = None
     top: Tensor | None = None  # [n, width] added to the last columns of the row and trained beside it, the row held fixed
 
     def sorted(self) -> tuple["Descent", Tensor]:
@@ -67,6 +69,8 @@ class Descent:
             chosen = starts[:n, None] + positions[:n, step]
             count = counts[:n, step, None]
             x, y, weight = self.examples.x[chosen], self.examples.y[chosen], (places < count) / count
+            if self.augment is not None:
+                x = self.augment(step, self.owners[:n], x)
             yield n, Batch(x, y, weight, None if self.offset is None else self.offset[:n])
 
     def step_direction(self, rows: Tensor, gradient: Tensor, who: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from .algorithm import Facts, Part, State
 from .batches import Batches, draw
 from .descent import Batch, Descended, Descent
 from .evaluate import cross_entropy
-from .examples import Examples
+from .examples import CHANCES, Examples
 from .layout import Layout
 from .model import Model
 
@@ -90,9 +90,17 @@ class Stack:
         epochs = self.epochs if epochs is None else epochs
         weight_decay, clip = self.training.weight_decay, self.training.clip
         # How often `batches` was called may depend on who is in the stack; how often `train` was does not: count apart.
-        keys = self._keys(purpose, self._drawn[purpose])
+        count = self._drawn[purpose]
         self._drawn[purpose] += 1
-        batches = self._draw(keys, epochs.numpy(), part)
+        batches = self._draw(self._keys(purpose, self.ids, count), epochs.numpy(), part)
+        if (augment := self.examples.augment) is not None:
+
+            def augmented(step: int, owners: Tensor, x: Tensor) -> Tensor:
+                keys = self._keys(f"augmented {purpose}", owners, count, step)
+                chances = torch.from_numpy(rng.uniforms(keys, x.shape[1] * CHANCES)).view(*x.shape[:2], CHANCES)
+                return augment(x, chances.to(x.device))
+
+            options["augment"] = augmented
         return Descent(self.examples, self.ids, batches, weight_decay=weight_decay, clip=clip, **options)
 
     def _draw(self, keys: Any, epochs: Any, part: Part) -> Batches:
@@ -100,7 +108,7 @@ class Stack:
         if part is None:
             return draw(keys, sizes, epochs, self.training.batch_size)
         # One shuffle per round and client, so that (0, 0.1) and (0.1, 1) share no example. No part is ever empty.
-        pool = draw(self._keys("part"), sizes, np.ones_like(sizes), int(sizes.max())).positions[:, 0]
+        pool = draw(self._keys("part", self.ids), sizes, np.ones_like(sizes), int(sizes.max())).positions[:, 0]
         cuts = [np.round(sizes * share).astype(np.int64) for share in part]
         first = np.minimum(np.maximum(cuts[0], part[0] > 0), sizes - 1)
         last = np.maximum(cuts[1], first + 1)
@@ -108,7 +116,5 @@ class Stack:
         places = np.minimum(batches.positions + first[:, None, None], pool.shape[1] - 1)  # padding may point beyond
         return batches._replace(positions=pool[np.arange(len(sizes))[:, None, None], places])
 
-    def _keys(self, *names: str | int) -> Any:
-        return np.array(
-            [rng.key(self.training.seed, names[0], self.round, *names[1:], i) for i in self.ids.tolist()], np.uint64
-        )
+    def _keys(self, purpose: str, who: Tensor, *counts: int) -> Any:
+        return np.array([rng.key(self.training.seed, purpose, self.round, *counts, i) for i in who.tolist()], np.uint64)

@@ -1,11 +1,14 @@
 """Labelled examples of many clients, and the roles a federation's data play."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+CHANCES = 4  # uniform numbers in [0, 1) that an augmentation gets for each example
+Augment = Callable[[Tensor, Tensor], Tensor]  # (x [n, batch, ...], chances [n, batch, CHANCES]) -> x as a step sees it
 
 
 @dataclass(frozen=True)
@@ -15,12 +18,13 @@ class Examples:
     x: Tensor
     y: Tensor
     starts: Tensor
+    augment: Augment | None = None  # in training; nobody is judged on augmented examples
 
     @classmethod
-    def of(cls, clients: Sequence[tuple[Tensor, Tensor]]) -> "Examples":
+    def of(cls, clients: Sequence[tuple[Tensor, Tensor]], augment: Augment | None = None) -> "Examples":
         sizes = torch.tensor([0, *(len(y) for _, y in clients)])
         x, y = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])
-        return cls(x, y.long(), sizes.cumsum(0))
+        return cls(x, y.long(), sizes.cumsum(0), augment)
 
     @cached_property
     def sizes(self) -> Tensor:

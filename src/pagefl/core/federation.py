@@ -92,29 +92,37 @@ class Federation:
         for name, value in first_kept.items():
             self.kept[name][:] = value
         self._send()
-        # A rehearsal without a step tells what this algorithm uploads, and whether that is also the personal model.
+        # A rehearsal without a step tells what this algorithm uploads, and what of it is the same as what a client keeps or
+        # is judged by: a hundred large models are held once.
         rehearsal = algorithm.local(self._stack(Job("train", np.array([0]), 0, np.ones(1), np.zeros(1, np.int64))))
-        self.uploads = rows_like({name: value[0] for name, value in rehearsal.upload.items()}, self.size)
-        same = [self.uploads[name] for name, value in rehearsal.upload.items() if value is rehearsal.personal]
-        self.personal = same[0] if same else allocate([self.size, len(row)], dtype=row.dtype)
-        self.personal[:] = row
+        homes = {id(value): self.kept[name] for name, value in rehearsal.kept.items()}
+        for value in (*rehearsal.upload.values(), rehearsal.personal):
+            if id(value) not in homes:
+                homes[id(value)] = allocate([self.size, *value.shape[1:]], dtype=value.dtype)
+        self.uploads = {name: homes[id(value)] for name, value in rehearsal.upload.items()}
+        self.personal = homes[id(rehearsal.personal)]
+        if all(self.personal is not value for value in self.kept.values()):
+            self.personal[:] = row
 
     def work(self, job: Job) -> object:
         """What a worker does. It reads and writes rows in place and answers with scores."""
         if job.kind != "train":
             return self.model.score(self._judged_rows(job), self.data[job.kind], torch.from_numpy(job.ids))
         outcome = self.algorithm.local(self._stack(job))
-        made = [outcome.personal, *outcome.upload.values(), *outcome.kept.values()]
-        distinct = {id(rows): rows for rows in made}.values()  # an upload is often the personal model itself
+        made = [(self.personal, outcome.personal)]
+        made += [(self.uploads[name], rows) for name, rows in outcome.upload.items()]
+        made += [(self.kept[name], rows) for name, rows in outcome.kept.items()]
+        distinct = {id(rows): rows for _, rows in made}.values()  # an upload is often the personal model itself
         good = torch.stack([_finite(rows) for rows in distinct]).all(0)
         chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
         ids = torch.from_numpy(job.ids)[good.cpu()]
-        for home, rows_by_name in ((self.uploads, outcome.upload), (self.kept, outcome.kept)):
-            for name, rows in rows_by_name.items():
-                home[name][ids] = rows[chosen]
+        written: dict[int, Tensor] = {}
+        for home, rows in made:
+            earlier = written.setdefault(id(home), rows)
+            assert earlier is rows or torch.equal(earlier[chosen], rows[chosen]), "rows that were one have become two"
+            if earlier is rows:
+                home[ids] = rows[chosen]
         personal = outcome.personal[chosen]
-        if all(self.personal is not rows for rows in self.uploads.values()):
-            self.personal[ids] = personal
         scores = [self.model.score(personal, self.data[role], ids) if len(ids) else NONE for role in ("test", "reward")]
         looks = self._look(outcome.upload, good, job.candidates_on) if job.candidates_on else None
         return good.cpu().numpy(), *scores, looks

@@ -65,7 +65,7 @@ class LinearModel(Model):
         return scores
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
-        if descent.direction is not None:
+        if descent.direction is not None or descent.augment is not None:
             return super().descend(rows, descent)
         fresh, anchor, top = (_array(part, 2, copy=True) for part in (rows, descent.anchor, descent.top))
         kernels.descend(

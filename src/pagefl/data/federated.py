@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pagefl.core import rng
 from pagefl.core.errors import UserError
-from pagefl.core.examples import Examples, Splits
+from pagefl.core.examples import Augment, Examples, Splits
 
 Pair = tuple[Tensor, Tensor]
 
@@ -18,10 +18,17 @@ class FederatedData(Splits):
 
     One half of the server's examples is for the game (a server agent's states and rewards), the other only judges:
     no algorithm ever sees it. `holdout`, where given, takes the place of the training data in states and rewards.
+    `augment` changes examples each time they are trained on (see `pagefl.data.augment`).
     """
 
     def __init__(
-        self, train: Sequence[Pair], test: Sequence[Pair], server: Pair, holdout: Sequence[Pair] | None = None, seed: int = 0
+        self,
+        train: Sequence[Pair],
+        test: Sequence[Pair],
+        server: Pair,
+        holdout: Sequence[Pair] | None = None,
+        seed: int = 0,
+        augment: Augment | None = None,
     ) -> None:
         if not train:
             raise UserError("train has 0 clients; it needs at least one (x, y)")
@@ -35,11 +42,11 @@ class FederatedData(Splits):
         order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
         game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
 
-        def examples(role: str, pairs: Sequence[Pair]) -> Examples:
-            return Examples.of([_checked(role, i, pair, shape) for i, pair in enumerate(pairs)])
+        def examples(role: str, pairs: Sequence[Pair], augment: Augment | None = None) -> Examples:
+            return Examples.of([_checked(role, i, pair, shape) for i, pair in enumerate(pairs)], augment)
 
         super().__init__(
-            train=examples("train", train),
+            train=examples("train", train, augment),
             test=examples("test", test),
             game=_in_blocks(x[game], y[game]),
             server_test=_in_blocks(x[judge], y[judge]),
@@ -48,15 +55,26 @@ class FederatedData(Splits):
 
     @classmethod
     def split(
-        cls, clients: Sequence[Pair], *, test: float = 0.24, server: float = 0.2, holdout: float = 0.0, seed: int = 0
+        cls,
+        clients: Sequence[Pair],
+        *,
+        test: float = 0.24,
+        server: float | Pair = 0.2,
+        holdout: float = 0.0,
+        seed: int = 0,
+        augment: Augment | None = None,
     ) -> "FederatedData":
-        """From each client's data, shares for its own test, the server and the hold-out; the rest is for training."""
+        """From each client's data, shares for its own test, the server and the hold-out; the rest is for training.
+
+        A server with an (x, y) of its own takes nothing from the clients.
+        """
         parts: dict[str, list[Pair]] = {"train": [], "test": [], "server": [], "holdout": []}
+        taken = 0.0 if isinstance(server, tuple) else server
         for i, (x, y) in enumerate(clients):
-            counts = [round(len(y) * share) for share in (test, server, holdout)]
-            if min(counts[:2]) < 1 or len(y) - sum(counts) < 1:
+            counts = [round(len(y) * share) for share in (test, taken, holdout)]
+            if counts[0] < 1 or (counts[1] < 1 and not isinstance(server, tuple)) or len(y) - sum(counts) < 1:
                 raise UserError(
-                    f"client {i} has {len(y)} examples: shares test={test}, server={server}, holdout={holdout} must each "
+                    f"client {i} has {len(y)} examples: shares test={test}, server={taken}, holdout={holdout} must each "
                     "get at least one and leave one for training"
                 )
             order = torch.from_numpy(rng.stream(seed, "split", i).permutation(len(y)))
@@ -64,8 +82,9 @@ class FederatedData(Splits):
                 ["test", "server", "holdout", "train"], order.split([*counts, len(y) - sum(counts)]), strict=True
             ):
                 parts[role].append((x[part], y[part]))
-        public = (torch.cat([x for x, _ in parts["server"]]), torch.cat([y for _, y in parts["server"]]))
-        return cls(parts["train"], parts["test"], public, parts["holdout"] if holdout else None, seed)
+        if not isinstance(server, tuple):
+            server = (torch.cat([x for x, _ in parts["server"]]), torch.cat([y for _, y in parts["server"]]))
+        return cls(parts["train"], parts["test"], server, parts["holdout"] if holdout else None, seed, augment)
 
     def hold_out(self, share: float, seed: int) -> Splits:
         """Keep a share of every client's training data out of training, for states and rewards."""
@@ -80,7 +99,7 @@ class FederatedData(Splits):
             order = torch.from_numpy(rng.stream(seed, "holdout", i).permutation(len(y)))
             held.append((x[order[:count]], y[order[:count]]))
             kept.append((x[order[count:]], y[order[count:]]))
-        return Splits(Examples.of(kept), self.test, self.game, self.server_test, Examples.of(held))
+        return Splits(Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held))
 
 
 def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:

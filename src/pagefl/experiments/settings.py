@@ -13,23 +13,41 @@ SYNTHETIC: Mapping[str, Number] = {
     "rounds": 1000,
     "reward_penalty": 1e-5,
 }
+IMAGES: Mapping[str, Number] = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
+CIFAR100 = {**IMAGES, "lr": 0.2, "epochs": 5, "batch_size": 32}
+TINY_IMAGENET = {**IMAGES, "lr": 0.1, "epochs": 20, "batch_size": 128}
+SHAKESPEARE = {**IMAGES, "lr": 1.0, "epochs": 20, "batch_size": 32}
 TASKS: dict[str, Mapping[str, Number]] = {
     "synthetic": SYNTHETIC,
     "synthetic-mlp": SYNTHETIC,
+    "cifar100": CIFAR100,
+    "cifar100-small": {**CIFAR100, "rounds": 30},
+    "tiny-imagenet": TINY_IMAGENET,
+    "tiny-imagenet-small": {**TINY_IMAGENET, "rounds": 30, "epochs": 5, "batch_size": 32},
+    "shakespeare": SHAKESPEARE,
+    "shakespeare-small": {**SHAKESPEARE, "rounds": 30, "epochs": 5},
 }
 
-# What players are told of a task: the ranges of their moves, and how their agents learn.
-RANGES: Mapping[str, Number] = {"lr_min": 1e-3, "lr_max": 0.1, "epochs_max": 20}
-SYNTHETIC_PLAYERS: Mapping[str, Mapping[str, Number]] = {
-    "page": {**RANGES, "critic_lr": 5e-3, "actor_lr": 5e-4, "tau": 5e-3},
-    "dapfl": RANGES,
-    "random": RANGES,
-    "schedule": {"lr_last": 1e-3, "epochs_last": 1},
-}
+
+def _players(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, tau: float) -> dict[str, dict[str, Number]]:
+    """The ranges of their moves, and how PAGE's agents learn."""
+    ranges: dict[str, Number] = {"lr_min": lr_min, "lr_max": lr_max, "epochs_max": 20}
+    return {
+        "page": {**ranges, "critic_lr": critic_lr, "actor_lr": actor_lr, "tau": tau},
+        "dapfl": ranges,
+        "random": ranges,
+        "schedule": {"lr_last": lr_min, "epochs_last": 1},
+    }
+
+
 PLAYERS: dict[str, Mapping[str, Mapping[str, Number]]] = {
-    "synthetic": SYNTHETIC_PLAYERS,
-    "synthetic-mlp": SYNTHETIC_PLAYERS,
+    "synthetic": _players(1e-3, 0.1, critic_lr=5e-3, actor_lr=5e-4, tau=5e-3),
+    "cifar100": _players(1e-2, 0.2, critic_lr=1e-3, actor_lr=1e-4, tau=1e-2),
+    "tiny-imagenet": _players(1e-3, 0.1, critic_lr=5e-2, actor_lr=5e-3, tau=5e-2),
+    "shakespeare": _players(1e-2, 1.0, critic_lr=1e-3, actor_lr=1e-4, tau=1e-3),
 }
+PLAYERS["synthetic-mlp"] = PLAYERS["synthetic"]
+PLAYERS |= {f"{name}-small": PLAYERS[name] for name in ("cifar100", "tiny-imagenet", "shakespeare")}
 
 # Names that stand for an algorithm and its players together.
 NICKNAMES: dict[str, dict[str, str]] = {

@@ -1,18 +1,30 @@
 """The tasks that have a name: a function each, whose arguments are the task's own settings."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
 
+from pagefl.data import images, shakespeare
+from pagefl.data.cifar100 import CIFAR100
+from pagefl.data.cifar100 import CLASSES as CIFAR100_CLASSES
+from pagefl.data.images import Split
+from pagefl.data.originals import Original
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.data.synthetic import synthetic as synthetic_data
+from pagefl.data.tiny_imagenet import CLASSES as TINY_CLASSES
+from pagefl.data.tiny_imagenet import TINY_IMAGENET
 from pagefl.models.logistic import logistic
+from pagefl.models.lstm import lstm
 from pagefl.models.mlp import Mlp
+from pagefl.models.resnet import Stem, resnet18
 from pagefl.runtime.task import Task
 
 Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Width = Annotated[int, Field(ge=2, multiple_of=2)]  # GroupNorm has two groups
 
 
 def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0) -> Task:
@@ -32,7 +44,75 @@ def synthetic_mlp(
     return Task("synthetic-mlp", lambda: Mlp(FEATURES, CLASSES, hidden), data)
 
 
+def cifar100(
+    seed: int,
+    clients: Count = 100,
+    per_client: Count = 500,
+    split: Split = "labels",
+    delta: Positive = 0.3,
+    sigma: Spread = 0.0,
+    augment: bool = True,
+    stem: Stem = "imagenet",
+    width: Width = 64,
+) -> Task:
+    """CIFAR-100 over clients whose mix of classes is Dir(delta), ResNet-18 with GroupNorm.
+
+    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. `sigma` above 0: log-normal sizes. `stem`:
+    imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3). `width`: channels after it; 64 is ResNet-18.
+    """
+    data = images.federation(CIFAR100, clients, per_client, split, delta, sigma, augment, seed)
+    return Task("cifar100", lambda: resnet18(CIFAR100_CLASSES, stem, width), data)
+
+
+def tiny_imagenet(
+    seed: int,
+    clients: Count = 100,
+    per_client: Count = 1000,
+    split: Split = "labels",
+    delta: Positive = 0.3,
+    sigma: Spread = 0.0,
+    augment: bool = False,
+    stem: Stem = "imagenet",
+    width: Width = 64,
+) -> Task:
+    """Tiny-ImageNet over clients whose mix of 200 classes is Dir(delta), ResNet-18 with GroupNorm.
+
+    Le, Yang, Tiny ImageNet Visual Recognition Challenge, 2015. Settings as of cifar100.
+    """
+    data = images.federation(TINY_IMAGENET, clients, per_client, split, delta, sigma, augment, seed)
+    return Task("tiny-imagenet", lambda: resnet18(TINY_CLASSES, stem, width), data)
+
+
+def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000, hidden: Count = 100) -> Task:
+    """The next character of what a role in Shakespeare's plays says, a two-layer LSTM.
+
+    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. A client is a role with enough samples.
+    """
+    data = shakespeare.federation(clients, per_client, seed)
+    return Task("shakespeare", lambda: lstm(len(shakespeare.ALPHABET), hidden=hidden), data)
+
+
+def small(builder: Callable[..., Task], **defaults: object) -> Callable[..., Task]:
+    """The same task at a size that a laptop trains in minutes."""
+    smaller = partial(builder, **defaults)
+    first, _, rest = (builder.__doc__ or "").partition("\n")
+    smaller.__doc__ = f"{first.removesuffix('.')}, at a laptop's size.\n{rest}"
+    return smaller
+
+
 TASKS: dict[str, Callable[..., Task]] = {
     "synthetic": synthetic,
     "synthetic-mlp": synthetic_mlp,
+    "cifar100": cifar100,
+    "cifar100-small": small(cifar100, clients=20, per_client=250, width=16),
+    "tiny-imagenet": tiny_imagenet,
+    "tiny-imagenet-small": small(tiny_imagenet, clients=20, per_client=250, width=8),
+    "shakespeare": shakespeare_roles,
+    "shakespeare-small": small(shakespeare_roles, clients=20, per_client=400, hidden=64),
+}
+ORIGINALS: dict[str, Original] = {
+    name: original
+    for name in TASKS
+    for original in (CIFAR100, TINY_IMAGENET, shakespeare.SHAKESPEARE)
+    if name.removesuffix("-small") == original.name
 }

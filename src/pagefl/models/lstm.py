@@ -15,7 +15,7 @@ class CharacterLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, length] of character numbers -> [batch, characters]."""
-        states, _ = self.lstm(self.embedding(x))
+        states, _ = self.lstm(self.embedding(x.int()))
         logits: Tensor = self.head(states[:, -1])
         return logits
 

@@ -9,7 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+Stem = Literal["imagenet", "small"]
 GROUPS = 2
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, near enough for any photographs
 
 
 class Block(nn.Module):
@@ -28,9 +30,27 @@ class Block(nn.Module):
         return torch.relu(self.norm2(self.conv2(inner)) + self.shortcut(x))
 
 
-class ResNet(nn.Module):
-    def __init__(self, classes: int, stem: Literal["imagenet", "small"], width: int) -> None:
+class Pixels(nn.Module):
+    """Bytes become numbers around zero only here, so that images stay bytes in memory."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self) -> None:
         super().__init__()
+        for name, channels in (("mean", MEAN), ("std", STD)):
+            self.register_buffer(name, torch.tensor(channels)[:, None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.uint8:
+            x = x.to(self.mean.dtype) / 255
+        return (x - self.mean) / self.std
+
+
+class ResNet(nn.Module):
+    def __init__(self, classes: int, stem: Stem, width: int) -> None:
+        super().__init__()
+        self.pixels = Pixels()
         if stem == "imagenet":
             pooling = nn.MaxPool2d(3, stride=2, padding=1)
             self.stem = nn.Sequential(_conv(3, width, 7, 2), nn.GroupNorm(GROUPS, width), nn.ReLU(), pooling)
@@ -46,12 +66,12 @@ class ResNet(nn.Module):
         self.head = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.body(self.stem(x))
+        features: Tensor = self.body(self.stem(self.pixels(x)))
         logits: Tensor = self.head(features.mean((2, 3)))
         return logits
 
 
-def resnet18(classes: int, stem: Literal["imagenet", "small"] = "imagenet", width: int = 64) -> nn.Module:
+def resnet18(classes: int, stem: Stem = "imagenet", width: int = 64) -> nn.Module:
     """`stem`: 7x7 with stride 2 and pooling, as for ImageNet, or 3x3 for small images. `width`: channels after it."""
     return ResNet(classes, stem, width)
 

@@ -22,7 +22,11 @@ def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
     """Written aside and renamed; the one before is kept. At every instant a whole one is there."""
     aside, current, previous = (directory / name for name in (f"{NAME}.aside", NAME, PREVIOUS))
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps(facts)
+    places = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in tensors.items() if tensor.numel()}
+    first = {place: name for name, place in reversed(places.items())}
+    same = {name: first[place] for name, place in places.items() if first[place] != name}  # one tensor under two names
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in same}
+    text = json.dumps({"facts": facts, "same": same})
     save_file(tensors, aside, metadata={"facts": text, "digest": _digest(tensors, text)})
     with aside.open("rb") as file:
         os.fsync(file.fileno())
@@ -44,8 +48,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     text = metadata.get("facts", "")
     if metadata.get("digest") != _digest(tensors, text):
         raise Damaged(f"{path.name} is not as it was written (its checksum differs)")
-    facts: dict[str, Any] = json.loads(text)
-    return tensors, facts
+    known = json.loads(text)
+    return {**tensors, **{name: tensors[other] for name, other in known["same"].items()}}, known["facts"]
 
 
 def _digest(tensors: dict[str, Tensor], facts: str) -> str:

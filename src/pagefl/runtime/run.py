@@ -29,7 +29,7 @@ from .directory import STAGES, RunDirectory
 from .rounds import NobodyLeft, Rounds
 from .settings import Settings
 from .task import Task
-from .workers import CAN_FORK, Workers, one_thread, shared_zeros
+from .workers import CAN_FORK, SharedRows, Workers, one_thread
 
 Say = Callable[[str], None]
 Observe = Callable[[record.Record], None]
@@ -80,7 +80,7 @@ def play(
 ) -> Run:
     """Run to the last round; where the directory holds a checkpoint, from there."""
     with one_numeric_mode(), ExitStack() as opened:
-        federation = make_federation(task, algorithm, settings, say)
+        federation = make_federation(task, algorithm, settings, say, directory and directory.path)
         game = make_game(federation, players or FixedPlayers(), settings)
         if directory:
             opened.enter_context(directory.open())
@@ -117,7 +117,7 @@ def play(
                 records.close()
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
-        state = {name: tensor.clone() for name, tensor in {**federation.state(), **game.tensors}.items()}
+        state = {**federation.state(), **game.tensors}
     return Run(records.rounds, records.clients, state, lambda: task.fresh_module(settings.seed), directory and directory.path)
 
 
@@ -127,7 +127,14 @@ def worker_count(settings: Settings) -> int:
     return settings.workers or len(os.sched_getaffinity(0))
 
 
-def make_federation(task: Task, algorithm: Algorithm, settings: Settings, say: Say = lambda message: None) -> Federation:
+def make_federation(
+    task: Task,
+    algorithm: Algorithm,
+    settings: Settings,
+    say: Say = lambda message: None,
+    folder: Path | None = None,
+) -> Federation:
+    """`folder`: for rows that memory has no room for."""
     data = task.data.hold_out(settings.holdout, settings.seed) if settings.holdout else task.data
     module = task.fresh_module(settings.seed)
     labels = 1 + max(int(part.y.max()) for part in (data.train, data.test, data.game, data.server_test))
@@ -138,7 +145,8 @@ def make_federation(task: Task, algorithm: Algorithm, settings: Settings, say: S
         raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
     if not linear.compiled():
         say("compiling the kernels (once; kept in numba's cache) …")
-    return Federation(
+    shared = SharedRows(folder)
+    federation = Federation(
         model,
         algorithm,
         data,
@@ -146,8 +154,11 @@ def make_federation(task: Task, algorithm: Algorithm, settings: Settings, say: S
         row=model.layout.row(module),
         chunk=settings.chunk or None,
         look=settings.look,
-        allocate=shared_zeros if worker_count(settings) > 1 else partial(torch.zeros, device=settings.device),
+        allocate=shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device),
     )
+    if shared.in_file:
+        say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
+    return federation
 
 
 def make_game(federation: Federation, players: Players, settings: Settings) -> FederatedGame:

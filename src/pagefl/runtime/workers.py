@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from math import prod
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -23,12 +25,46 @@ class Lost(Exception):
     """A worker process died."""
 
 
-def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros that forked workers see. Anonymous memory: no file to leak and no /dev/shm to fill."""
-    count = prod(shape)
-    if not count:
-        return torch.zeros(*shape, dtype=dtype)
-    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(*shape)
+class SharedRows:
+    """Makes zeros that forked workers see: in memory, and what is beyond half of it in a file that the kernel can put
+    rows away to while nobody uses them. The file has no name, so nothing is left of it however the run ends."""
+
+    def __init__(self, folder: Path | None) -> None:
+        while folder and not folder.exists():  # a run's directory is only made when all else is right
+            folder = folder.parent
+        self.folder, self.room = folder, available_memory() // 2
+        self.in_file = 0
+
+    def __call__(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        size = prod(shape) * dtype.itemsize
+        if not size:
+            return torch.zeros(*shape, dtype=dtype)
+        if size <= self.room:
+            self.room -= size
+            memory = mmap.mmap(-1, size)
+        else:
+            self.in_file += size
+            with TemporaryFile(dir=self.folder) as file:
+                file.truncate(size)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now, not in the middle of a round
+                memory = mmap.mmap(file.fileno(), size)
+        return torch.frombuffer(memory, dtype=dtype).view(*shape)
+
+
+def available_memory() -> int:
+    """In bytes: the machine's, or this container's if that is less."""
+    try:
+        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        available = int(facts["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    group = Path("/sys/fs/cgroup")
+    try:
+        most, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no group, or "max"
+        return available
+    return min(available, most - used)
 
 
 def one_thread() -> None:

@@ -1,0 +1,116 @@
+"""CIFAR-100 from its original files. Krizhevsky: Learning Multiple Layers of Features from Tiny Images. 2009."""
+
+import io
+import pickle
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pagefl.core.errors import UserError
+
+from .originals import Arrays, Original, verify_md5
+
+MD5 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
+CLASSES = 100
+FOLDER = "cifar-100-python"
+
+
+def verify(source: Path) -> str:
+    for name, published in MD5.items():
+        verify_md5(f"{source}: {name}", _content(source, name), published)
+    return f"{', '.join(MD5)}: md5 as published"
+
+
+def read(source: Path) -> Arrays:
+    """uint8 images [n, 3, 32, 32] and labels of both parts."""
+    arrays: Arrays = {}
+    for name in MD5:
+        found = unpickle(_content(source, name), f"{source}: {name}")
+        images, labels = (found.get(key) if isinstance(found, dict) else None for key in (b"data", b"fine_labels"))
+        if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3072 or not _are_labels(labels, images):
+            raise UserError(f"{source}: {name} is not CIFAR-100's: valid is a dict with data [n, 3072] and n fine_labels")
+        arrays[f"{name}.x"] = torch.from_numpy(images.reshape(-1, 3, 32, 32))
+        arrays[f"{name}.y"] = torch.tensor(labels)
+    return arrays
+
+
+CIFAR100 = Original(
+    name="cifar100",
+    places=(FOLDER, f"{FOLDER}.tar.gz"),
+    home="https://www.cs.toronto.edu/~kriz/cifar.html",
+    verify=verify,
+    read=read,
+)
+
+
+def unpickle(content: bytes, name: str) -> Any:
+    """What a pickle of lists, dicts, numbers, bytes and arrays of bytes holds. Anything else is refused and never run."""
+    try:
+        return _plain(_ArraysOnly(io.BytesIO(content), encoding="bytes").load())
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+    except Exception as error:  # a damaged pickle can raise anything
+        raise UserError(f"{name} cannot be unpickled: {error or type(error).__name__}; it is damaged, get it again") from error
+
+
+class _DType(NamedTuple):
+    code: Any
+    align: Any = None
+    copy: Any = None
+
+    def __setstate__(self, state: object) -> None:  # byte order and such: one byte has none
+        pass
+
+
+class _Array:
+    """Stands in for numpy's own constructor, which can be talked into more than bytes."""
+
+    value = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[object, tuple[int, ...], _DType, bool, bytes]) -> None:
+        _, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _DType) or dtype.code not in (b"u1", "u1") or not isinstance(raw, bytes):
+            raise UserError("it holds an array of something else than unsigned bytes, which CIFAR-100's do not")
+        self.value = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
+
+
+class _ArraysOnly(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return lambda *_: _Array()
+        if (module, name) == ("numpy", "dtype"):
+            return _DType
+        if (module, name) == ("numpy", "ndarray"):
+            return None  # only ever handed to _reconstruct
+        raise UserError(f"it asks for {module}.{name}: only arrays, lists, dicts and bytes are built; get the original file")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.value if isinstance(value, _Array) else value
+
+
+def _are_labels(labels: object, images: np.ndarray) -> bool:
+    return (
+        isinstance(labels, list)
+        and len(labels) == len(images) > 0
+        and all(type(label) is int and 0 <= label < CLASSES for label in labels)
+    )
+
+
+def _content(source: Path, name: str) -> bytes:
+    if source.is_dir():
+        return (source / name).read_bytes()
+    try:
+        with tarfile.open(source) as archive:
+            member = archive.extractfile(f"{FOLDER}/{name}")  # in memory: nothing is laid out on the disk
+            if member is None:
+                raise UserError(f"{source}: {FOLDER}/{name} is not a file in it; get the archive again")
+            return member.read()
+    except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
+        raise UserError(f"{source} is not CIFAR-100's archive or is cut off: {error}; get it again") from error

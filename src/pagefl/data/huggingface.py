@@ -1,0 +1,158 @@
+"""A Hugging Face or Flower federation on disk as FederatedData: every partition is a client.
+
+`flwr-datasets create`, a loop over `load_partition(i).save_to_disk(folder / f"partition_{i}")` and a saved DatasetDict with
+keys partition_0, … all leave the same: a folder of datasets. Only Arrow files are read; nothing is fetched, unpickled or run.
+Images are decoded here, from their bytes, because the path that `datasets` would open in their place may be an address.
+"""
+
+import io
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pagefl.core import rng
+from pagefl.core.errors import UserError
+
+from .federated import FederatedData, Pair
+
+try:
+    import datasets
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    raise UserError(f'{error.name} is not installed; `pip install "pagefl[huggingface]"` brings it') from None
+
+ARRAYS = (datasets.List, datasets.LargeList, datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
+
+
+def from_disk(
+    folder: str | Path, x: str | None = None, y: str | None = None, *, test: float = 0.24, server: float = 0.2, seed: int = 0
+) -> FederatedData:
+    """Columns x and y of every partition_<i>, found by their types where not given.
+
+    A partition's `test` split is its client's test, and a dataset `server` or `test` beside the partitions is the server's;
+    what is missing is cut from the training data in these shares, as `FederatedData.split` does. Images are bytes
+    [channels, height, width]: one channel if all are grey, otherwise three.
+    """
+    partitions, public = _folders(Path(folder))
+    tables = {path: _splits(path) for path in [*partitions, *public]}
+    x, y = _columns(partitions[0], tables[partitions[0]]["train"].features, x, y)
+    pairs = {path: {split: _pair(path, table, x, y) for split, table in splits.items()} for path, splits in tables.items()}
+    every = [table.features for splits in tables.values() for table in splits.values()]
+    if len({(type(features[x]), str(getattr(features[y], "names", ""))) for features in every}) > 1:
+        raise UserError(f"{folder} has datasets whose {x!r} differ in type or whose {y!r} in class names; they must agree")
+    if isinstance(every[0][x], datasets.Image):
+        channels = max(len(images[0]) for splits in pairs.values() for images, _ in splits.values())
+        for splits in pairs.values():
+            splits.update({split: (images.expand(-1, channels, -1, -1), labels) for split, (images, labels) in splits.items()})
+    shapes = {tuple(inputs.shape[1:]): path for path, splits in pairs.items() for inputs, _ in splits.values()}
+    if len(shapes) > 1:
+        found = ", ".join(f"{list(shape)} in {path.name}" for shape, path in shapes.items())
+        raise UserError(f"{folder} has examples of shape {found}; they must agree")
+
+    train, own, shared = [], [], [pairs[path]["train"] for path in public]
+    for i, path in enumerate(partitions):
+        inputs, labels = pairs[path]["train"]
+        shares = [0.0 if "test" in pairs[path] else test, 0.0 if public else server]
+        counts = [round(len(labels) * share) for share in shares]
+        if min(counts) < 0 or counts.count(0) > shares.count(0.0) or sum(counts) >= len(labels):
+            raise UserError(
+                f"{path} has {len(labels)} examples: shares test={test}, server={server} must each get at least one and "
+                "leave one for training"
+            )
+        order = torch.from_numpy(rng.stream(seed, "split", i).permutation(len(labels)))
+        cut = [(inputs[part], labels[part]) for part in order.split([*counts, len(labels) - sum(counts)])]
+        own.append(pairs[path].get("test", cut[0]))
+        shared += [] if public else [cut[1]]
+        train.append(cut[2] if sum(counts) else (inputs, labels))
+    return FederatedData(train, own, (torch.cat([x for x, _ in shared]), torch.cat([y for _, y in shared])), seed=seed)
+
+
+def _folders(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The partitions in the order of their numbers, and where the server's examples are, if anywhere."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; valid is one that holds datasets partition_0, partition_1, …")
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    partitions = [f"partition_{i}" for i in range(sum(name.startswith("partition_") for name in found))]
+    if not partitions or not set(partitions) <= set(found):
+        raise UserError(f"{folder} holds {', '.join(found) or 'no folder'}; valid is partition_0, partition_1, … without a gap")
+    public = [name for name in ("server", "test") if name in found]
+    if len(public) > 1:
+        raise UserError(f"{folder} holds both server and test; valid is one of them, for the server's examples")
+    return [folder / name for name in partitions], [folder / name for name in public]
+
+
+def _splits(path: Path) -> dict[str, datasets.Dataset]:
+    try:
+        found = datasets.load_from_disk(str(path))
+    except (OSError, ValueError, LookupError, TypeError) as error:  # an empty one is an IndexError
+        raise UserError(
+            f"{path} cannot be read ({error}); valid is a dataset with examples as save_to_disk leaves it"
+        ) from None
+    splits = {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
+    spare = set(splits) - ({"train", "test"} if path.name.startswith("partition_") else {"train"})
+    if spare or "train" not in splits:
+        raise UserError(f"{path} has splits {', '.join(splits)}; valid is one dataset or, for a client, train and test")
+    return splits
+
+
+def _columns(path: Path, features: datasets.Features, x: str | None, y: str | None) -> tuple[str, str]:
+    def of(*kinds: type) -> list[str]:
+        return [name for name in features if isinstance(features[name], kinds)]
+
+    def one(role: str, given: str | None, found: list[str]) -> str:
+        if given in features or (given is None and len(found) == 1):
+            return given or found[0]
+        valid = ", ".join(f"{name!r} ({type(features[name]).__name__})" for name in features)
+        raise UserError(f"{role}={given!r} does not tell which column of {path} to use; valid is one of {valid}")
+
+    labels = of(datasets.ClassLabel)
+    if len(labels) != 1:  # such as CIFAR-100's coarse and fine ones
+        labels = [name for name in ("label", "labels", "fine_label", "target") if name in features]
+    return one("x", x, of(datasets.Image) or of(*ARRAYS)), one("y", y, labels)
+
+
+def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
+    if not len(table) or not {x, y} <= {*table.features}:
+        raise UserError(f"{path} has {len(table)} rows of {', '.join(table.features)}; valid is one or more of {x} and {y}")
+    columns = table.select_columns([*{x, y}]).with_format("arrow")[:]  # as stored: this format decodes nothing
+    read = _images if isinstance(table.features[x], datasets.Image) else _numbers
+    return read(f"{path}, column {x!r},", columns[x]), _numbers(f"{path}, column {y!r},", columns[y])
+
+
+def _images(where: str, column: pa.ChunkedArray) -> Tensor:
+    """[n, channels, height, width]"""
+    images = []
+    for i, cell in enumerate(column.to_pylist()):
+        try:
+            image = Image.open(io.BytesIO(cell["bytes"]))
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"its mode is {image.mode}")
+            images.append(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+        except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
+            raise UserError(f"{where} has in row {i} no image ({error}); valid are bytes of 8-bit ones") from None
+    sizes = {image.size for image in images}
+    if len(sizes) > 1:
+        raise UserError(f"{where} has images of {len(sizes)} sizes, as {sorted(sizes)[:2]}; valid is one size for all")
+    channels = 3 if any(image.mode == "RGB" for image in images) else 1
+    data = b"".join(image.convert("L" if channels == 1 else "RGB").tobytes() for image in images)
+    pixels = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return pixels.view(len(images), images[0].height, images[0].width, channels).permute(0, 3, 1, 2).contiguous()
+
+
+def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:
+    """As many dimensions as lists are nested; fractions as float32, bytes as bytes, other whole numbers as int64."""
+    values, shape = column.combine_chunks(), [len(column)]
+    values = getattr(values, "storage", values)
+    while isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        lengths = pc.list_value_length(values).unique().to_pylist()
+        if len(lengths) > 1 or lengths == [None]:
+            raise UserError(f"{where} has lists of lengths {lengths[:3]}; valid is one length for all")
+        shape, values = [*shape, lengths[0]], values.flatten()
+    kinds = {torch.float32: pa.types.is_floating, torch.uint8: pa.types.is_uint8, torch.int64: pa.types.is_integer}
+    kind = next((dtype for dtype, fits in kinds.items() if fits(values.type)), None)
+    if kind is None or values.null_count:
+        raise UserError(f"{where} holds {values.type} with {values.null_count} missing; valid are numbers, none missing")
+    return torch.tensor(values.to_numpy(zero_copy_only=False), dtype=kind).view(shape)

@@ -1,0 +1,128 @@
+"""The data sets' original files, where the user has them, and the arrays made of them once. Nothing is ever downloaded.
+
+Files are looked for below PAGEFL_DATA, or else ./data. Arrays lie in the user's cache for as long as the files that they
+were made of stay the same.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import md5, sha256
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pagefl.core.errors import UserError
+
+VERSION = "1"  # of the arrays; others are made anew
+Arrays = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Original:
+    """A data set as its authors distribute it."""
+
+    name: str
+    places: tuple[str, ...]  # below the root; any of them will do
+    home: str  # where a user gets it
+    verify: Callable[[Path], str]  # what was found to be right; raises what is not
+    read: Callable[[Path], Arrays]
+
+    def find(self, root: Path | None = None) -> Path:
+        root = root or data_root()
+        for place in self.places:
+            if (root / place).exists():
+                return root / place
+        looked = " or ".join(str(root / place) for place in self.places)
+        raise UserError(
+            f"{self.name}: there is no {looked}; get the original from {self.home} and set PAGEFL_DATA to the folder it is in"
+        )
+
+    def check(self, root: Path | None = None) -> tuple[Path, str]:
+        """Where it is, and what was verified."""
+        source = self.find(root)
+        with _sentences(self.name, source):
+            return source, self.verify(source)
+
+    def load(self, root: Path | None = None) -> Arrays:
+        """The arrays: from the cache, or else made, verified and put there."""
+        source = self.find(root)
+        with _sentences(self.name, source):
+            made_of = {"source": _fingerprint(source), "version": VERSION}
+            cache = cache_root() / f"{self.name}-{sha256(str(source.resolve()).encode()).hexdigest()[:12]}.safetensors"
+            known = _read(cache, made_of)
+            if known is not None:
+                return known
+            self.verify(source)
+            arrays = self.read(source)
+        _write(cache, arrays, made_of)
+        return arrays
+
+
+def data_root() -> Path:
+    return Path(os.environ.get("PAGEFL_DATA") or "data")
+
+
+def cache_root() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagefl" / "data"
+
+
+def verify_md5(name: str, content: bytes, published: str) -> None:
+    found = md5(content, usedforsecurity=False).hexdigest()
+    if found != published:
+        raise UserError(
+            f"{name} has md5 {found}, the original's is {published}: it is damaged or another version; get it again"
+        )
+
+
+@contextmanager
+def _sentences(name: str, source: Path) -> Iterator[None]:
+    """Whatever is wrong with a file becomes one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{name}: {error.filename or source} cannot be read: {error.strerror or error}") from error
+
+
+def _fingerprint(source: Path) -> str:
+    """Names, sizes and times of all files: cheap enough for every run, and it changes when a file does."""
+    files = sorted(source.rglob("*")) if source.is_dir() else [source]
+    digest = sha256()
+    for file in files:
+        facts = file.stat()
+        digest.update(repr((str(file.relative_to(source)), facts.st_size, facts.st_mtime_ns)).encode())
+    return digest.hexdigest()
+
+
+def _read(cache: Path, made_of: dict[str, str]) -> Arrays | None:
+    """Mapped, not read: pages come as they are used. A damaged or outdated file is as good as none."""
+    try:
+        with safe_open(cache, framework="pt") as file:
+            if file.metadata() != made_of:
+                return None
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError):
+        return None
+
+
+def _write(cache: Path, arrays: Arrays, made_of: dict[str, str]) -> None:
+    needed = sum(array.nbytes for array in arrays.values())
+    aside = cache.with_suffix(f".{os.getpid()}")
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(cache.parent).free
+        if free < needed:
+            raise UserError(
+                f"{cache.parent} has {free / 1e6:.0f} MB free, the arrays need {needed / 1e6:.0f} MB; "
+                "make room or set XDG_CACHE_HOME to another disk"
+            )
+        save_file(arrays, aside, metadata=made_of)
+        aside.replace(cache)
+    except (OSError, SafetensorError) as error:
+        aside.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{cache} cannot be written: {reason}; set XDG_CACHE_HOME to a folder with room") from error

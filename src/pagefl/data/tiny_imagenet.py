@@ -1,0 +1,150 @@
+"""Tiny-ImageNet-200 from its original folder or zip: 64×64 JPEGs of 200 classes. Le, Yang: Tiny ImageNet Challenge. 2015."""
+
+import io
+import os
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from rich.console import Console
+from rich.progress import track
+
+from pagefl.core.errors import UserError
+
+from .originals import Arrays, Original
+
+CLASSES, SIZE = 200, 64
+FOLDER = "tiny-imagenet-200"
+
+
+class Listing(NamedTuple):
+    """Paths below the folder and labels, by the order of wnids.txt."""
+
+    train: list[tuple[str, int]]
+    test: list[tuple[str, int]]
+
+
+def verify(source: Path) -> str:
+    train, test = _list(source)
+    per_class = {
+        part: sorted(set(Counter(label for _, label in files).values())) for part, files in (("t", train), ("v", test))
+    }
+    spread = ["–".join(map(str, {counts[0]: 0, counts[-1]: 0})) for counts in per_class.values()]
+    whole = "complete" if (len(train), len(test)) == (500 * CLASSES, 50 * CLASSES) else "a subset of the original's 500 and 50"
+    return f"{CLASSES} classes, {spread[0]} training and {spread[1]} validation images of each: {whole}"
+
+
+def read(source: Path) -> Arrays:
+    listing = _list(source)
+    get = _reader(source)
+    arrays: Arrays = {}
+    for part, files in zip(("train", "test"), listing, strict=True):
+        arrays[f"{part}.x"] = _decode(files, get, f"decoding Tiny-ImageNet's {part} images")
+        arrays[f"{part}.y"] = torch.tensor([label for _, label in files])
+    return arrays
+
+
+TINY_IMAGENET = Original(
+    name="tiny-imagenet",
+    places=(FOLDER, f"{FOLDER}.zip"),
+    home="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    verify=verify,
+    read=read,
+)
+
+Reader = Callable[[str], bytes]
+
+
+def _decode(files: Sequence[tuple[str, int]], get: Reader, title: str) -> torch.Tensor:
+    """In threads, as decoding leaves Python's lock alone."""
+    images = np.empty((len(files), 3, SIZE, SIZE), np.uint8)
+
+    def decode(i: int) -> None:
+        images[i] = _image(get(files[i][0]), files[i][0])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        done = threads.map(decode, range(len(files)), chunksize=64)
+        for _ in track(done, title, len(files), console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True):
+            pass
+    return torch.from_numpy(images)
+
+
+def _image(content: bytes, name: str) -> np.ndarray:
+    """Grey ones become RGB."""
+    try:
+        with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
+            if image.size != (SIZE, SIZE):  # known from the header: nothing large is ever decoded
+                raise UserError(f"tiny-imagenet: {name} has {image.size[0]}×{image.size[1]} pixels; valid is {SIZE}×{SIZE}")
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        raise UserError(f"tiny-imagenet: {name} is not a whole JPEG file ({error}); get the original again") from error
+
+
+def _list(source: Path) -> Listing:
+    """Every image of the original layout; what should be there and is not is named."""
+    names = _names(source)
+    get = _reader(source)
+
+    def lines(name: str) -> list[str]:
+        if name not in names:
+            raise UserError(f"{source} has no {name}; valid is the original layout: wnids.txt, train/, val/")
+        return get(name).decode("utf-8", "replace").splitlines()
+
+    labels = {wnid: i for i, wnid in enumerate(line.strip() for line in lines("wnids.txt") if line.strip())}
+    if len(labels) != CLASSES:
+        raise UserError(f"{source}: wnids.txt names {len(labels)} classes; the original names {CLASSES}")
+    train = []
+    for name in sorted(names):
+        parts = name.split("/")
+        if len(parts) == 4 and parts[0] == "train" and parts[2] == "images" and name.endswith(".JPEG"):
+            if parts[1] not in labels:
+                raise UserError(f"{source}: train/{parts[1]} is not a class of wnids.txt; get the original again")
+            train.append((name, labels[parts[1]]))
+    missing = set(labels.values()) - {label for _, label in train}
+    if missing:
+        wnid = next(w for w, label in labels.items() if label in missing)
+        raise UserError(f"{source}: train/{wnid}/images has no JPEG, and {len(missing)} of {CLASSES} classes have none")
+    test = []
+    for line in lines("val/val_annotations.txt"):
+        name, wnid = (*line.split("\t"), "", "")[:2]
+        if f"val/images/{name}" not in names or wnid not in labels:
+            raise UserError(f"{source}: val_annotations.txt names {name!r} of class {wnid!r}, which is not there; get it again")
+        test.append((f"val/images/{name}", labels[wnid]))
+    if len(test) < 2:
+        raise UserError(f"{source}: val_annotations.txt names {len(test)} images; the original names 10,000")
+    return Listing(train, test)
+
+
+def _names(source: Path) -> set[str]:
+    if source.is_dir():
+        return {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    with _zip(source) as archive:
+        return {name.removeprefix(f"{FOLDER}/") for name in archive.namelist()}
+
+
+def _reader(source: Path) -> Reader:
+    if source.is_dir():
+        return lambda name: (source / name).read_bytes()
+    archive = _zip(source)
+
+    def get(name: str) -> bytes:
+        try:
+            return archive.read(f"{FOLDER}/{name}")
+        except (zipfile.BadZipFile, KeyError, EOFError) as error:
+            raise UserError(f"{source}: {name} cannot be unpacked ({error}); get it again") from error
+
+    return get
+
+
+def _zip(source: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(source)
+    except zipfile.BadZipFile as error:
+        raise UserError(f"{source} is not a zip file or is cut off ({error}); get it again") from error

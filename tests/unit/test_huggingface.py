@@ -1,0 +1,241 @@
+"""What Flower users have on disk becomes a federation, exactly; what cannot is refused with a sentence that helps."""
+
+import importlib
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import pagefl
+from pagefl import FederatedData, Task
+
+datasets = pytest.importorskip("datasets")
+from pagefl.data.huggingface import from_disk  # noqa: E402 (needs datasets)
+
+datasets.disable_progress_bars()
+NAMES = datasets.ClassLabel(names=["cat", "dog"])
+VECTORS = datasets.Features({"id": datasets.Value("int64"), "v": datasets.List(datasets.Value("float64")), "label": NAMES})
+IMAGES = datasets.Features({"img": datasets.Image(), "coarse_label": NAMES, "fine_label": NAMES})
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("went to the network"))
+
+
+def vectors(i: int, n: int = 10):
+    v = np.random.default_rng(i).normal(size=(n, 3)).astype(np.float32)
+    return datasets.Dataset.from_dict({"id": range(n), "v": v, "label": (v[:, 0] > 0).astype(int)}, features=VECTORS)
+
+
+def images(i: int, n: int = 6, mode: str = "RGB", size: tuple[int, int] = (4, 5)):
+    channels = {"L": (), "RGB": (3,), "I;16": ()}[mode]
+    pixels = np.random.default_rng(i).integers(0, 255, (n, *size, *channels), np.uint16 if mode == "I;16" else np.uint8)
+    labels = [k % 2 for k in range(n)]
+    table = {"img": [Image.fromarray(p) for p in pixels], "coarse_label": [0] * n, "fine_label": labels}
+    return pixels, datasets.Dataset.from_dict(table, features=IMAGES)
+
+
+def pair(table):
+    return torch.tensor(table["v"][:], dtype=torch.float32), torch.tensor(table["label"][:])
+
+
+def save(folder, **tables):
+    for name, table in tables.items():
+        table.save_to_disk(folder / name)
+    return folder
+
+
+def same(one, other):
+    roles = ["train", "test", "game", "server_test"]
+    return all(
+        torch.equal(getattr(getattr(one, r), k), getattr(getattr(other, r), k)) for r in roles for k in ("x", "y", "starts")
+    )
+
+
+@pytest.mark.parametrize("layout", ["folders", "dict"])
+def test_partitions_are_clients_in_the_order_of_their_numbers(tmp_path, layout):
+    tables = {f"partition_{i}": vectors(i, 10 + i) for i in range(12)}
+    save(tmp_path, **tables) if layout == "folders" else datasets.DatasetDict(tables).save_to_disk(tmp_path)
+    expected = FederatedData.split([pair(table) for table in tables.values()], test=0.3, server=0.1, seed=4)
+    assert same(from_disk(tmp_path, test=0.3, server=0.1, seed=4), expected)
+
+
+def test_splits_and_the_servers_own_data_are_kept(tmp_path):
+    split = {i: datasets.DatasetDict(train=vectors(i), test=vectors(50 + i, 4)) for i in range(2)}
+    save(tmp_path, partition_0=split[0], partition_1=split[1], test=vectors(99))
+    found, given = (
+        from_disk(str(tmp_path)),
+        FederatedData([pair(d["train"]) for d in split.values()], [pair(d["test"]) for d in split.values()], pair(vectors(99))),
+    )
+    assert torch.equal(found.train.x.sort(0).values, given.train.x.sort(0).values)
+    assert same(found, given)
+
+
+def test_only_what_is_missing_is_cut(tmp_path):
+    save(tmp_path, partition_0=datasets.DatasetDict(train=vectors(0), test=vectors(1, 4)), partition_1=vectors(2))
+    found = from_disk(tmp_path)
+    assert found.train.sizes.tolist() == [8, 6]
+    assert found.test.sizes.tolist() == [4, 2]
+    assert len(found.game.y) + len(found.server_test.y) == 4
+    assert torch.equal(found.test.client(0)[0], pair(vectors(1, 4))[0])
+
+
+def test_images_are_bytes_and_grey_ones_join_colour(tmp_path):
+    colour, grey = images(0), images(1, mode="L")
+    save(tmp_path, partition_0=colour[1], partition_1=grey[1], server=images(2)[1])
+    found = from_disk(tmp_path, test=0.2)
+    assert found.train.x.dtype == torch.uint8
+    everything = [torch.cat([part.client(i)[0] for part in (found.train, found.test)]) for i in range(2)]
+    for got, wanted in zip(everything, [colour[0].transpose(0, 3, 1, 2), np.repeat(grey[0][:, None], 3, 1)], strict=True):
+        assert sorted(map(bytes, got.numpy())) == sorted(map(bytes, np.ascontiguousarray(wanted)))
+    assert found.server_test.x.shape[1:] == (3, 4, 5)
+
+
+def test_grey_images_alone_have_one_channel(tmp_path):
+    found = from_disk(save(tmp_path, partition_0=images(1, 10, mode="L")[1]))
+    assert found.train.x.shape[1:] == (1, 4, 5)
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [("uint8", torch.uint8), ("int32", torch.int64), ("float64", torch.float32)])
+def test_arrays_keep_their_shape(tmp_path, dtype, kept):
+    features = datasets.Features({"a": datasets.Array2D((2, 3), dtype), "label": datasets.Value("int32")})
+    a = np.arange(60).reshape(10, 2, 3).astype(dtype)
+    table = datasets.Dataset.from_dict({"a": a, "label": range(10)}, features=features)
+    train = from_disk(save(tmp_path, partition_0=table)).train
+    assert train.x.dtype == kept
+    assert torch.equal(train.x, torch.tensor(a).to(kept)[train.y])
+
+
+def test_a_run_on_images(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 2, 3), nn.Linear(12, 2)
+
+        def forward(self, x):
+            return self.head(self.conv(x / 255).relu().flatten(1))
+
+    save(tmp_path, **{f"partition_{i}": images(i, 10)[1] for i in range(3)})
+    task = Task("pictures", Net, from_disk(tmp_path), {"lr": 0.1, "epochs": 1, "batch_size": 4, "workers": 1})
+    run = pagefl.run(task=task, algorithm="fedavg", rounds=1)
+    assert 0 <= run.history["global_accuracy"].iloc[-1] <= 1
+
+
+def renamed(i):
+    return vectors(i).cast_column("label", datasets.ClassLabel(names=["dog", "cat"]))
+
+
+def broken(row):
+    buffer = io.BytesIO()
+    Image.new("L", (4, 5)).save(buffer, "PNG")
+    cells = [{"bytes": buffer.getvalue(), "path": None}] * 4 + [row]
+    return datasets.Dataset.from_dict(
+        {"img": cells, "label": [0] * 5}, features=datasets.Features(img=datasets.Image(), label=NAMES)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tables", "options", "words"),
+    [
+        ({}, {}, ["holds no folder", "partition_0"]),
+        ({"train": vectors(0)}, {}, ["holds train", "partition_0"]),
+        ({"partition_0": vectors(0), "partition_2": vectors(1)}, {}, ["partition_0, partition_2", "without a gap"]),
+        ({"partition_0": vectors(0), "server": vectors(1), "test": vectors(2)}, {}, ["both server and test"]),
+        (
+            {"partition_0": datasets.DatasetDict(train=vectors(0), valid=vectors(1))},
+            {},
+            ["partition_0 has splits train, valid"],
+        ),
+        ({"partition_0": vectors(0)}, {"x": "pixels"}, ["x='pixels'", "partition_0", "'v' (List)", "'label' (ClassLabel)"]),
+        ({"partition_0": vectors(0).remove_columns("v")}, {}, ["x=None", "'id' (Value)"]),
+        (
+            {"partition_0": vectors(0).rename_column("label", "a").add_column("b", [1] * 10, feature=NAMES)},
+            {},
+            ["y=None", "'b' (ClassLabel)"],
+        ),
+        (
+            {"partition_0": vectors(0), "partition_1": vectors(1).remove_columns("v")},
+            {},
+            ["partition_1 has 10 rows of id, label"],
+        ),
+        (
+            {"partition_0": vectors(0), "partition_1": vectors(1).select([])},
+            {},
+            ["partition_1 cannot be read", "with examples"],
+        ),
+        ({"partition_0": vectors(0), "partition_1": renamed(1)}, {}, ["class names", "must agree"]),
+        ({"partition_0": vectors(0, 2)}, {}, ["partition_0 has 2 examples", "test=0.24", "leave one"]),
+        ({"partition_0": vectors(0)}, {"y": "v"}, ["y of shape [2, 3]"]),
+        (
+            {"partition_0": images(0)[1], "partition_1": images(1, size=(5, 5))[1]},
+            {},
+            ["[3, 4, 5] in partition_0", "[3, 5, 5]"],
+        ),
+        ({"partition_0": images(0, mode="I;16")[1]}, {}, ["column 'img'", "row 0", "I;16"]),
+        ({"partition_0": broken({"bytes": b"GIF89a", "path": None})}, {}, ["column 'img'", "row 4"]),
+    ],
+)
+def test_refused(tmp_path, tables, options, words):
+    with pytest.raises(pagefl.UserError) as refusal:
+        from_disk(save(tmp_path, **tables), **options)
+    assert all(word in str(refusal.value) for word in words), refusal.value
+
+
+def test_ragged_lists_and_missing_values_are_refused(tmp_path):
+    for name, v, words in [
+        ("a", [[1.0], [1.0, 2.0]], "lists of lengths [1, 2]"),
+        ("b", [[1.0], [None]], "1 missing"),
+        ("c", [["s"]] * 2, "string"),
+    ]:
+        table = datasets.Dataset.from_dict({"v": v, "label": [0, 1]})
+        with pytest.raises(pagefl.UserError) as refusal:
+            from_disk(save(tmp_path / name, partition_0=table))
+        assert words in str(refusal.value)
+
+
+def test_an_address_in_place_of_an_image_is_not_opened(tmp_path):
+    table = datasets.Dataset.from_dict({"img": [{"bytes": None, "path": "https://example.com/cat.png"}] * 5, "label": [0] * 5})
+    types = datasets.Features({"img": {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}, "label": NAMES})
+    info = save(tmp_path, partition_0=table.cast(types)) / "partition_0" / "dataset_info.json"  # save_to_disk would fetch it
+    info.write_text(
+        json.dumps({**json.loads(info.read_text()), "features": datasets.Features(img=datasets.Image(), label=NAMES).to_dict()})
+    )
+    with pytest.raises(pagefl.UserError, match="row 0 no image"):
+        from_disk(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["data-00000-of-00001.arrow", "state.json", "dataset_info.json"])
+def test_a_truncated_file_is_named(tmp_path, file):
+    path = next(save(tmp_path, partition_0=vectors(0, 200)).rglob(file))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(pagefl.UserError, match="partition_0 cannot be read"):
+        from_disk(tmp_path)
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(pagefl.UserError, match="nowhere is not a folder"):
+        from_disk(tmp_path / "nowhere")
+
+
+def test_without_datasets_the_extra_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "pagefl.data.huggingface")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(pagefl.UserError, match=r'datasets is not installed; `pip install "pagefl\[huggingface\]"`'):
+        importlib.import_module("pagefl.data.huggingface")
+
+
+def test_what_flower_partitions(tmp_path):
+    partitioner = pytest.importorskip("flwr_datasets.partitioner").DirichletPartitioner(
+        3, "label", alpha=1.0, min_partition_size=8, seed=1
+    )
+    partitioner.dataset = vectors(0, 90)
+    for i in range(3):
+        partitioner.load_partition(i).save_to_disk(tmp_path / f"partition_{i}")
+    expected = FederatedData.split([pair(partitioner.load_partition(i)) for i in range(3)])
+    assert same(from_disk(tmp_path), expected)
