@@ -8,13 +8,17 @@ import torch
 from federations import SETTINGS, data, linear, mlp
 from torch import nn
 
+from pagefl import FederatedData
 from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core import rng
 from pagefl.core.batches import draw
 from pagefl.core.engine import Training
 from pagefl.core.federation import Federation
+from pagefl.core.layout import Layout
 from pagefl.core.linear import LinearModel
-from pagefl.core.model import RowModel, StackedModel
+from pagefl.core.model import Model, RowModel, StackedModel
+from pagefl.models.lstm import lstm
+from pagefl.models.resnet import resnet18
 
 LR = np.array([0.3, 0.05, 0.1, 0.5, 0.2])
 EPOCHS = np.array([4, 1, 3, 2, 7])
@@ -22,11 +26,10 @@ SEED, ROUNDS = 5, 3
 PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
 
 
-def plain_fedavg(module: nn.Module) -> nn.Module:
+def plain_fedavg(module: nn.Module, splits: FederatedData, rounds: int = ROUNDS) -> nn.Module:
     """As anybody would write it. Only the order of the examples is taken from the engine's random stream."""
-    splits = data()
     sizes = splits.train.sizes.double()
-    for round in range(1, ROUNDS + 1):
+    for round in range(1, rounds + 1):
         total = [torch.zeros_like(p) for p in module.parameters()]
         for i in range(len(sizes)):
             x, y = splits.train.client(i)
@@ -52,18 +55,52 @@ def plain_fedavg(module: nn.Module) -> nn.Module:
 def test_fedavg_is_plain_sgd_and_an_average(path, make, chunk):
     with rng.torch_stream(1, "module"):
         module = make()
-    expected = plain_fedavg(copy.deepcopy(module))
+    expected = plain_fedavg(copy.deepcopy(module), data())
 
-    model = path(module)
+    got = engine_fedavg(path(module), data(), chunk)
+    torch.testing.assert_close(got, Layout(module).row(expected), rtol=1e-5, atol=1e-6)
+
+
+def engine_fedavg(model: Model, splits: FederatedData, chunk: int, rounds: int = ROUNDS) -> torch.Tensor:
     training = Training(SEED, 0.1, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
-    federation = Federation(model, FedAvg(), data(), training, row=model.layout.row(module), chunk=chunk)
-    everybody = np.arange(5)
-    sizes = data().train.sizes.numpy()
-    for round in range(1, ROUNDS + 1):
-        federation.train(round, everybody, LR, EPOCHS)
+    federation = Federation(model, FedAvg(), splits, training, row=model.layout.row(model.module), chunk=chunk)
+    sizes = splits.train.sizes.numpy()
+    everybody = np.arange(len(sizes))
+    for round in range(1, rounds + 1):
+        federation.train(round, everybody, LR[everybody], EPOCHS[everybody])
         federation.aggregate(everybody, sizes / sizes.sum())
+    return federation.server["model"]
 
-    torch.testing.assert_close(federation.server["model"], model.layout.row(expected), rtol=1e-5, atol=1e-6)
+
+def pictures(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, 3, 32, 32), generator=chance, dtype=torch.uint8), torch.randint(
+        0, 5, (n,), generator=chance
+    )
+
+
+def texts(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 80, (n, 12), generator=chance, dtype=torch.uint8), torch.randint(0, 80, (n,), generator=chance)
+
+
+@pytest.mark.parametrize(
+    ("path", "make", "draw_client"),
+    [
+        (RowModel, lambda: resnet18(5, width=4), pictures),
+        (StackedModel, lambda: resnet18(5, width=4), pictures),
+        (RowModel, lambda: resnet18(5, stem="small", width=2), pictures),
+        (RowModel, lambda: lstm(hidden=7), texts),
+    ],
+)
+def test_large_models_on_bytes(path, make, draw_client):
+    splits = FederatedData([draw_client(n, n) for n in (5, 9)], [draw_client(2, 1)] * 2, draw_client(4, 3))
+    with rng.torch_stream(1, "module"):
+        module = make()
+    expected = plain_fedavg(copy.deepcopy(module), splits, rounds=1)
+    torch.testing.assert_close(
+        engine_fedavg(path(module), splits, chunk=2, rounds=1), Layout(module).row(expected), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_batches_are_fresh_shuffles_of_everything():

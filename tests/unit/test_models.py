@@ -19,7 +19,7 @@ def test_resnet18_has_the_usual_number_of_parameters(stem, parameters):
 def test_resnet18_halves_the_image_three_times_after_its_stem(stem, side):
     module = resnet18(10, stem=stem, width=4)
     x = torch.randn(3, 3, 32, 32)
-    assert module.body(module.stem(x)).shape == (3, 32, side, side)
+    assert module.body(module.stem(module.pixels(x))).shape == (3, 32, side, side)
     assert module(x).shape == (3, 10)
 
 
@@ -46,3 +46,20 @@ def test_lstm_answers_from_the_last_character():
 def test_the_head_is_the_last_linear_layer(module):
     assert isinstance(module.head, nn.Linear)
     assert list(module.state_dict())[-2:] == ["head.weight", "head.bias"]
+
+
+def test_resnet18_takes_bytes_and_numbers_alike():
+    module = resnet18(10, width=4)
+    x = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    torch.testing.assert_close(module(x), module(x.float() / 255))
+    assert module(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
+
+
+def test_lstm_is_torchs_own():
+    module, hidden = lstm(), 100
+    embedding, theirs, head = nn.Embedding(80, 8), nn.LSTM(8, hidden, 2, batch_first=True), nn.Linear(hidden, 80)
+    for mine, other in ((module.embedding, embedding), (module.lstm, theirs), (module.head, head)):
+        other.load_state_dict(mine.state_dict())
+    x = torch.randint(80, (3, 80), dtype=torch.uint8)
+    _, (last, _) = theirs(embedding(x.long()))
+    torch.testing.assert_close(module(x), head(last[-1]))

@@ -7,7 +7,7 @@ were made of stay the same.
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import md5, sha256
 from pathlib import Path
@@ -123,6 +123,7 @@ def _write(cache: Path, arrays: Arrays, made_of: dict[str, str]) -> None:
         save_file(arrays, aside, metadata=made_of)
         aside.replace(cache)
     except (OSError, SafetensorError) as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{cache} cannot be written: {reason}; set XDG_CACHE_HOME to a folder with room") from error

@@ -1,0 +1,88 @@
+"""The real data sets, where there are any: below PAGEFL_DATA, or packed in a folder `shared/data` beside the repository."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pagefl
+from pagefl.data import shakespeare
+from pagefl.data.cifar100 import CIFAR100
+from pagefl.data.shakespeare import SHAKESPEARE
+from pagefl.data.tiny_imagenet import TINY_IMAGENET
+from pagefl.experiments.tasks import TASKS
+
+pytestmark = pytest.mark.slow
+UNPACK = Path(__file__).parents[3] / "shared" / "data" / "unpack"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def root(tmp_path_factory):
+    folder = os.environ.get("PAGEFL_DATA")
+    if not folder:
+        if not UNPACK.exists():
+            pytest.skip("PAGEFL_DATA is not set")
+        folder = str(tmp_path_factory.mktemp("data"))
+        subprocess.run([UNPACK, folder, sys.executable], check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PAGEFL_DATA", folder)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def test_cifar100_is_whole():
+    assert CIFAR100.check()[1] == "train, test: md5 as published"
+    arrays = CIFAR100.load()
+    assert arrays["train.y"].bincount().tolist() == [500] * 100
+    assert arrays["test.y"].bincount().tolist() == [100] * 100
+    means = arrays["train.x"].float().mean((0, 2, 3)) / 255  # as is known of it
+    assert means.tolist() == pytest.approx([0.5071, 0.4865, 0.4409], abs=1e-4)
+
+
+def test_tiny_imagenet_has_two_hundred_classes():
+    arrays = TINY_IMAGENET.load()
+    for part in ("train", "test"):
+        assert arrays[f"{part}.y"].unique().tolist() == list(range(200))
+        assert arrays[f"{part}.x"].shape[1:] == (3, 64, 64)
+
+
+def test_shakespeare_has_the_users_and_samples_of_leaf():
+    arrays = SHAKESPEARE.load()
+    samples = arrays["starts"].diff() - shakespeare.LENGTH
+    assert len(samples) == 1129
+    assert int(samples.sum()) == 4_226_158
+    assert int(arrays["text"].max()) < 80
+
+
+def test_a_role_is_trained_and_tested_on_different_words():
+    data = TASKS["shakespeare"](seed=0, clients=3).data
+    assert data.train.sizes.tolist() == [4900] * 3
+    assert data.test.sizes.tolist() == [2100] * 3
+    assert len(data.game.y) + len(data.server_test.y) == 3000
+    for i in range(3):
+        seen = {bytes(window) for window in data.train.client(i)[0].numpy()}
+        assert not seen & {bytes(window) for window in data.test.client(i)[0].numpy()}
+
+
+def test_an_image_federation_has_the_papers_sizes():
+    data = TASKS["cifar100"](seed=1, clients=100).data
+    assert data.train.sizes.tolist() == [350] * 100
+    assert data.test.sizes.tolist() == [150] * 100
+    assert len(data.game.y) == len(data.server_test.y) == 5000
+    assert data.train.x.dtype == torch.uint8
+    # nobody has another's image, and everything is dealt
+    images = np.concatenate([data.train.x.flatten(1).numpy(), data.test.x.flatten(1).numpy()])
+    whole = CIFAR100.load()["train.x"].flatten(1).numpy()
+    assert sorted(map(bytes, images)) == sorted(map(bytes, whole))
+
+
+@pytest.mark.parametrize("task", ["cifar100-small", "tiny-imagenet-small", "shakespeare-small"])
+@pytest.mark.parametrize("algorithm", ["page", "ditto", "fedrecon"])
+def test_every_real_task_runs(task, algorithm):
+    options = {"name": task, "clients": 2, "per_client": 40}
+    run = pagefl.run(task=options, algorithm=algorithm, rounds=1, epochs=1)
+    assert np.isfinite(run.rounds[-1]["global_loss"])
