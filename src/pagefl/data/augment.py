@@ -16,7 +16,8 @@ def crop_and_flip(x: Tensor, chances: Tensor) -> Tensor:
     columns = torch.arange(width, device=x.device).expand(len(images), -1)
     columns = _shifts(right)[:, None] + torch.where(mirrored[:, None] < 0.5, columns, width - 1 - columns)
     who = torch.arange(len(images), device=x.device)[:, None, None]
-    return images.permute(0, 2, 3, 1)[who, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2).reshape(x.shape)
+    cut = images.permute(0, 2, 3, 1)[who, rows[:, :, None], columns[:, None]]
+    return cut.permute(0, 3, 1, 2).contiguous().view(x.shape)
 
 
 def _shifts(chance: Tensor) -> Tensor:

@@ -21,9 +21,9 @@ TASKS: dict[str, Mapping[str, Number]] = {
     "synthetic": SYNTHETIC,
     "synthetic-mlp": SYNTHETIC,
     "cifar100": CIFAR100,
-    "cifar100-small": {**CIFAR100, "rounds": 30},
+    "cifar100-small": {**CIFAR100, "rounds": 40, "lr": 0.05, "epochs": 2},
     "tiny-imagenet": TINY_IMAGENET,
-    "tiny-imagenet-small": {**TINY_IMAGENET, "rounds": 30, "epochs": 5, "batch_size": 32},
+    "tiny-imagenet-small": {**TINY_IMAGENET, "rounds": 40, "lr": 0.05, "epochs": 2, "batch_size": 32},
     "shakespeare": SHAKESPEARE,
     "shakespeare-small": {**SHAKESPEARE, "rounds": 30, "epochs": 5},
 }

@@ -104,9 +104,9 @@ TASKS: dict[str, Callable[..., Task]] = {
     "synthetic": synthetic,
     "synthetic-mlp": synthetic_mlp,
     "cifar100": cifar100,
-    "cifar100-small": small(cifar100, clients=20, per_client=250, width=16),
+    "cifar100-small": small(cifar100, clients=20, per_client=500, width=16),
     "tiny-imagenet": tiny_imagenet,
-    "tiny-imagenet-small": small(tiny_imagenet, clients=20, per_client=250, width=8),
+    "tiny-imagenet-small": small(tiny_imagenet, clients=20, per_client=500, width=8),
     "shakespeare": shakespeare_roles,
     "shakespeare-small": small(shakespeare_roles, clients=20, per_client=400, hidden=64),
 }
