@@ -45,11 +45,15 @@ class Workload(NamedTuple):
 
 
 def _images(quick: bool) -> Task:
-    return _unjudged(lambda: resnet18(100, width=4 if quick else 64), lambda n: torch.randn(n, 3, 32, 32), 100, quick, 50)
+    return _unjudged(lambda: resnet18(100, width=4 if quick else 64), lambda n: _bytes(256, n, 3, 32, 32), 100, quick, 50)
 
 
 def _text(quick: bool) -> Task:
-    return _unjudged(lstm, lambda n: torch.randint(80, (n, 80)), 80, quick, 50 if quick else 200)
+    return _unjudged(lstm, lambda n: _bytes(80, n, 80), 80, quick, 50 if quick else 200)
+
+
+def _bytes(below: int, *shape: int) -> Tensor:
+    return torch.randint(below, shape, dtype=torch.uint8)
 
 
 def _unjudged(module: Callable[[], nn.Module], draw: Callable[[int], Tensor], classes: int, quick: bool, size: int) -> Task:

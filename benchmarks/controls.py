@@ -1,0 +1,45 @@
+"""Two small controls that docs/results/learning.md speaks of.
+
+    python benchmarks/controls.py
+
+Corners: agents with PAGE's settings in a game of one stage whose best action lies inside, reward 1 - (a - a*)².
+SCAFFOLD: its rule under random players, unguarded and with each of its two guards.
+"""
+
+import numpy as np
+
+import pagefl
+from pagefl.agents.ddpg import DdpgSettings
+from pagefl.core import rng
+from pagefl.game.learner import Learner, Learning
+
+SEED, AGENTS = 0, 20
+
+
+def corners(rounds: int) -> str:
+    everybody = np.arange(AGENTS)
+    best = np.linspace(-0.7, 0.7, AGENTS)[:, None]
+    settings = DdpgSettings(actor_lr=5e-4, critic_lr=5e-3, tau=5e-3, gamma=0.99)
+    side = Learner("client", AGENTS, 1, 1, rounds, SEED, Learning(settings))
+    for round in range(1, rounds + 1):
+        state = rng.uniforms(rng.keys(SEED, "states", round, everybody), 1)
+        action, _ = side.act(round, everybody, state)
+        side.learn(everybody, (1 - (action - best) ** 2)[:, 0])
+    side.frozen = True
+    action, _ = side.act(rounds, everybody, np.full((AGENTS, 1), 0.5))
+    cornered, near = int((np.abs(action) > 0.95).sum()), int((np.abs(action - best) < 0.1).sum())
+    return f"round {rounds}: {cornered} of {AGENTS} agents beyond |a| = 0.95, {near} within 0.1 of the best action"
+
+
+def scaffold(**guards: float | bool) -> str:
+    algorithm = {"name": "scaffold", **guards}
+    last = pagefl.run(task="synthetic", clients=40, rounds=100, seed=SEED, algorithm=algorithm, players="random").rounds[-1]
+    return f"{guards}: global {last['global_accuracy']:.3f}, local {last['local_accuracy']:.3f}"
+
+
+if __name__ == "__main__":
+    for rounds in (300, 1000):
+        print(corners(rounds), flush=True)
+    for fresh in (1.0, 0.2):
+        for normalise in (False, True):
+            print(scaffold(fresh=fresh, normalise=normalise), flush=True)
