@@ -89,7 +89,9 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
     def module() -> nn.Module:
         return (task or specs.make_task(raw["task"], raw["seed"])).fresh_module(raw["seed"])
 
-    return Run(*record.read(path), found[0] if found else {}, module, path)
+    facts = found[1] if found else {"round": 0, "equilibrium": None}
+    over = facts["round"] >= raw["rounds"] or facts["equilibrium"] is not None
+    return Run(*record.read(path), found[0] if found else {}, module, path, over)
 
 
 def tip(directory: Path, ratio: str) -> Bias:

@@ -83,7 +83,7 @@ def engine(quick: bool = False, say: Callable[[str], None] = lambda message: Non
         say(f"{name}: {workload.title} …")
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
             results[name] = child.submit(measure, name, quick).result()
-    return {"quick": quick, "machine": _machine(), "workloads": results}
+    return {"quick": quick, "machine": machine(), "workloads": results}
 
 
 def measure(name: str, quick: bool) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     try:
         names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
         cpu = names[0].split(":")[1].strip()

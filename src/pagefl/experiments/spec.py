@@ -114,12 +114,18 @@ def override(raw: Raw, assignment: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    if len(keys) == 2:
-        table = raw.get(keys[0], {})
-        raw[keys[0]] = table = {"name": table} if isinstance(table, str) else dict(table)
-        table[keys[1]] = value
+    put(raw, name.strip(), value)
+
+
+def put(raw: Raw, name: str, value: Any) -> None:
+    """`name`: of a setting, or of a table's setting as in `algorithm.mu`."""
+    table_name, _, own = name.rpartition(".")
+    if table_name:
+        table = raw.get(table_name, {})
+        raw[table_name] = table = {"name": table} if isinstance(table, str) else dict(table)
+        table[own] = value
     else:
-        raw[keys[0]] = value
+        raw[name] = value
 
 
 def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> type[BaseModel]:

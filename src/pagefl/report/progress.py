@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.table import Table
 
+from pagefl.experiments.sweep import Progress as Sweep
 from pagefl.runtime.record import Record
 
 BAR_SECONDS, LINE_SECONDS = 1 / 8, 5.0  # between two looks at the run, on a terminal and elsewhere
+SWEEP_LINE_SECONDS = 30.0
 LOOKS = 40  # the rate is that of the last so many looks: what came before (compiling, other load) is soon forgotten
 
 
@@ -127,3 +129,39 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+class SweepProgress:
+    """Of many runs: a bar over all rounds on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.bar = _bar(self.console) if sys.stderr.isatty() and self.console.is_interactive else None
+        self.began, self.already, self.told = monotonic(), -1, -1e9
+
+    def __enter__(self) -> "SweepProgress":
+        if self.bar:
+            self.bar.add_task("", total=None)
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def observe(self, sweep: Sweep) -> None:
+        now = monotonic()
+        if self.already < 0:
+            self.already = sweep.rounds_done
+        parts = [f"{sweep.finished}/{sweep.runs} runs", f"{sweep.rounds_done}/{sweep.rounds} rounds"]
+        if done := sweep.rounds_done - self.already:
+            parts.append(f"{duration((now - self.began) / done * (sweep.rounds - sweep.rounds_done))} left")
+        if sweep.failed:
+            parts.append(f"{len(sweep.failed)} failed")
+        line = "  ".join(parts)
+        if self.bar:
+            self.bar.update(self.bar.task_ids[0], completed=sweep.rounds_done, total=sweep.rounds, description=line)
+            self.bar.refresh()
+        elif now - self.told >= SWEEP_LINE_SECONDS or sweep.finished == sweep.runs:
+            self.told = now
+            print(line, file=sys.stderr, flush=True)

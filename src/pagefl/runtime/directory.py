@@ -19,6 +19,10 @@ def stages_of(path: Path) -> list[Path]:
     return [*kept, *([last] if last.exists() else [])]
 
 
+class InUse(UserError):
+    """Another process is running it."""
+
+
 class RunDirectory:
     def __init__(self, path: Path, spec_text: str = "", *, fresh: bool = False) -> None:
         """`fresh`: for a new run, so it must be empty. Nothing is written before `open`."""
@@ -35,7 +39,7 @@ class RunDirectory:
             try:
                 fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UserError(f"{self.path} is in use by another run; wait for it, or choose another directory") from None
+                raise InUse(f"{self.path} is in use by another run; wait for it, or choose another directory") from None
             if self.fresh:
                 self._check_free()
             aside = self.path / f"{SPEC}.aside"

@@ -44,6 +44,7 @@ class Run:
     state: dict[str, Tensor]
     make_module: Callable[[], nn.Module]
     directory: Path | None = None
+    over: bool = True  # it has come to its end, and was not stopped before
 
     @property
     def history(self) -> pd.DataFrame:
@@ -118,7 +119,8 @@ def play(
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = {**federation.state(), **game.tensors}
-    return Run(records.rounds, records.clients, state, lambda: task.fresh_module(settings.seed), directory and directory.path)
+    make = partial(task.fresh_module, settings.seed)
+    return Run(records.rounds, records.clients, state, make, directory and directory.path, rounds.over)
 
 
 def worker_count(settings: Settings) -> int:

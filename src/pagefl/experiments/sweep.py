@@ -1,0 +1,191 @@
+"""Many runs: what is missing is run, side by side; one that crashes does not stop the rest, and nothing runs twice.
+
+A run's directory is named after a hash of its spec. The same command, started again, goes on where it was; several machines
+that share a folder may run it together, as a run's directory belongs to whoever has locked it.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import product
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pagefl.core.errors import UserError
+from pagefl.runtime import record
+from pagefl.runtime.directory import InUse, RunDirectory
+from pagefl.runtime.run import play
+
+from . import spec as specs
+from .spec import RunSpec
+
+FINISHED = "finished"  # a file in the run's directory
+VERSION = 1  # of what a spec's run computes: a change of results makes every run anew
+NO_MATTER = ("workers", "checkpoint_seconds")  # to the result
+LOOK_SECONDS = 1.0
+MEASURED_CLIENTS = 4
+
+
+@dataclass
+class Progress:
+    """Of the whole sweep."""
+
+    runs: int
+    rounds: int
+    finished: int = 0
+    rounds_done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # run, and what went wrong, in a sentence
+
+
+Watch = Callable[[Progress], None]
+
+
+def name_of(spec: RunSpec) -> str:
+    """Readable first; what makes it unique is the hash of everything that matters to the result."""
+    matters = {name: value for name, value in spec.model_dump().items() if name not in NO_MATTER}
+    digest = sha256(json.dumps([VERSION, matters], sort_keys=True).encode()).hexdigest()
+    return f"{spec.task['name']}-{spec.label}-s{spec.seed}-{digest[:12]}"
+
+
+def grid(raw: specs.Raw) -> list[RunSpec]:
+    """Every combination of the lists under `sweep`; the rest of the file is common to all."""
+    lists = raw.get("sweep", {})
+    if not isinstance(lists, dict) or not lists or not all(isinstance(values, list) and values for values in lists.values()):
+        raise UserError('sweep: valid is a table of lists, such as algorithm = ["fedavg", "page"] and seed = [0, 1, 2]')
+    common = {name: value for name, value in raw.items() if name != "sweep"}
+    found = []
+    for choice in product(*lists.values()):
+        one = dict(common)
+        for name, value in zip(lists, choice, strict=True):
+            specs.put(one, name, value)
+        found.append(specs.resolve(one))
+    return found
+
+
+def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch = lambda progress: None) -> Progress:
+    """Until every run is finished or has failed; a Ctrl-C ends it after the rounds under way."""
+    entries = {name_of(spec): spec for spec in wanted}
+    progress = Progress(len(entries), sum(spec.rounds for spec in entries.values()))
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = [name for name in entries if not (folder / name / FINISHED).exists()]
+    workers = max(1, len(os.sched_getaffinity(0)) // jobs)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    running: dict[Connection, tuple[str, BaseProcess]] = {}
+
+    def start(name: str) -> None:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(theirs, entries[name].model_dump(), str(folder / name), workers))
+        process.start()
+        theirs.close()
+        running[ours] = (name, process)
+
+    stopping = False
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs and not stopping:
+                start(waiting.pop(0))
+            try:
+                for pipe in wait(list(running), timeout=LOOK_SECONDS):
+                    assert isinstance(pipe, Connection)
+                    name, process = running.pop(pipe)
+                    if problem := _outcome(pipe, process):
+                        progress.failed[name] = problem
+                progress.finished = sum((folder / name / FINISHED).exists() for name in entries)
+                progress.rounds_done = sum(rounds_done(folder / name) for name in entries)
+                watch(progress)
+            except KeyboardInterrupt:
+                if stopping:
+                    raise
+                stopping, waiting = True, []  # the runs have been told by the same key
+    finally:
+        for _, process in running.values():
+            process.terminate()
+    if stopping:
+        raise KeyboardInterrupt
+    return progress
+
+
+def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
+    """Seconds that the missing runs will take on this machine, one after the other, by task and method: a round is measured
+    with a few clients, and scaled to all of them and to all rounds."""
+    missing: dict[str, list[RunSpec]] = defaultdict(list)
+    for name, spec in {name_of(spec): spec for spec in wanted}.items():
+        if not (folder / name / FINISHED).exists():
+            missing[f"{spec.label} on {spec.task['name']}"].append(spec)
+    seconds = {}
+    for what, specs_of in missing.items():
+        first = specs_of[0]
+        clients = first.task["clients"]
+        few = first.model_copy(update={"rounds": 2, "task": {**first.task, "clients": min(MEASURED_CLIENTS, clients)}})
+        measured = play(few.make_task(), few.make_algorithm(), few, few.make_players()).rounds[-1]["seconds"]
+        left = sum(spec.rounds - rounds_done(folder / name_of(spec)) for spec in specs_of)
+        seconds[what] = measured * left * clients / few.task["clients"]
+    return seconds
+
+
+def rounds_done(path: Path) -> int:
+    """From the last whole line of its records."""
+    try:
+        with (path / record.ROUNDS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
+            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+        return int(json.loads(lines[-1])["round"]) if lines else 0
+    except (OSError, ValueError):
+        return 0
+
+
+class Found(NamedTuple):
+    """A finished run."""
+
+    name: str
+    spec: RunSpec
+    rounds: list[record.Record]
+    path: Path
+
+
+def finished(wanted: Iterable[RunSpec], folder: Path) -> list[Found]:
+    """Those of the runs that are there."""
+    entries = {name_of(spec): spec for spec in wanted}
+    return [
+        Found(name, spec, record.read(folder / name)[0], folder / name)
+        for name, spec in entries.items()
+        if (folder / name / FINISHED).exists()
+    ]
+
+
+def _outcome(pipe: Connection, process: BaseProcess) -> str | None:
+    """What went wrong, if anything."""
+    try:
+        problem: str | None = pipe.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        problem = f"its process died of {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+    process.join()
+    return problem
+
+
+def _work(pipe: Connection, raw: dict[str, Any], folder: str, workers: int) -> None:
+    """One run, in a process of its own."""
+    spec, path = RunSpec(**{**raw, "workers": workers}), Path(folder)
+    try:
+        done = play(spec.make_task(), spec.make_algorithm(), spec, spec.make_players(), RunDirectory(path, spec.toml()))
+        if done.over:
+            (path / FINISHED).touch()
+        pipe.send(None)
+    except InUse:  # another sweep has taken it
+        pipe.send(None)
+    except UserError as error:
+        pipe.send(str(error))
+    except OSError as error:
+        pipe.send(f"{error.filename or path}: {error.strerror or error}; what is written is not lost")
+    except Exception as error:  # a bug in one run is no reason to stop the others
+        pipe.send(f"{type(error).__name__}: {error}")

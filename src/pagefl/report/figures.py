@@ -1,0 +1,111 @@
+"""Figures on paper: PNG and SVG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pagefl.experiments.paper import Block
+from pagefl.experiments.statistics import by_run
+from pagefl.experiments.sweep import Found, name_of
+
+COLOURS = ("#3b82f6", "#e8710a", "#14a06f", "#a35cf0", "#e0457b", "#0e9aa7", "#b08900", "#8a8f98")
+MARKERS = "osD^vP*Xph<"
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for each in written:
+        figure.savefig(each, dpi=150, metadata={"Date": None} if each.suffix == ".svg" else None)  # the same bytes again
+    return written
+
+
+def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
+    """Global against local accuracy, a point per method with its spread over seeds; the line joins those that nobody beats."""
+    panels = [(block, _means(block, found)) for block in blocks]
+    panels = [(block, means) for block, means in panels if means]
+    figure, axes = _panels(len(panels))
+    for axis, (block, means) in zip(axes, panels, strict=True):
+        for i, (name, (x, y, dx, dy)) in enumerate(means.items()):
+            style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+            axis.errorbar(x, y, xerr=dx, yerr=dy, label=name, markersize=6, linestyle="", capsize=2, elinewidth=0.8, **style)
+        front = _front(np.array([point[:2] for point in means.values()]))
+        axis.plot(front[:, 0], front[:, 1], color="#8a8f98", linewidth=1, linestyle=":", zorder=0)
+        axis.set(xlabel="global accuracy, %", title=block.title)
+    axes[0].set_ylabel("local accuracy, %")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
+    return figure
+
+
+def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
+    """Figure 2: accuracy by round, and the rewards of both sides on a second, logarithmic axis; the first seed."""
+    by_name = {one.name: one for one in found}
+    panels = []
+    for block in blocks:
+        for name, specs in block.rows.items():
+            if specs and name_of(specs[0]) in by_name:
+                title = block.title if len(block.rows) == 1 else f"{block.title}: {name}"
+                panels.append((title, by_name[name_of(specs[0])].rounds))
+    figure, axes = _panels(len(panels))
+    for axis, (title, rounds) in zip(axes, panels, strict=True):
+        x = [entry["round"] for entry in rounds]
+        right = axis.twinx()
+        for target, column, label, colour, dash in (
+            (axis, "global_accuracy", "global accuracy", COLOURS[0], "-"),
+            (axis, "local_accuracy", "local accuracy", COLOURS[1], "-"),
+            (right, "reward_server", "server's reward", COLOURS[2], ":"),
+            (right, "reward_clients", "clients' reward", COLOURS[3], ":"),
+        ):
+            y = [entry[column] for entry in rounds]
+            target.plot(x, y, dash, color=colour, linewidth=1.2, label=label, marker="." if len(x) == 1 else "")
+        right.set_yscale("log")
+        axis.set(xlabel="round", title=title)
+        right.tick_params(labelsize=8)
+    axes[0].set_ylabel("accuracy")
+    right.set_ylabel("reward")
+    handles = [*axis.get_lines(), *right.get_lines()]
+    figure.legend(
+        handles, [str(h.get_label()) for h in handles], loc="outside lower center", ncols=4, frameon=False, fontsize=9
+    )
+    return figure
+
+
+def bars(block: Block, found: Sequence[Found]) -> Figure:
+    """Figure 3: a pair of bars for each row."""
+    means = _means(block, found)
+    figure = Figure(figsize=(max(6.0, 1.1 * len(means) + 1.5), 3.6), layout="constrained")
+    axis = figure.subplots()
+    places = np.arange(len(means))
+    for at, (label, mean, spread, colour) in enumerate((("global", 0, 2, COLOURS[0]), ("local", 1, 3, COLOURS[1]))):
+        heights, errors = ([point[i] for point in means.values()] for i in (mean, spread))
+        axis.bar(places + 0.4 * at - 0.2, heights, 0.38, yerr=errors, capsize=2, color=colour, label=label)
+    axis.set_xticks(places, list(means), rotation=20, ha="right")
+    axis.set(ylabel="accuracy, %", title=block.title)
+    axis.legend(frameon=False, ncols=2)
+    return figure
+
+
+def _means(block: Block, found: Sequence[Found]) -> dict[str, tuple[float, float, float, float]]:
+    """Global, local and their spreads over seeds, in per cent."""
+    by_name = {one.name: one for one in found}
+    points = {}
+    for name, specs in block.rows.items():
+        runs = [(by_name[key].spec, by_name[key].rounds) for key in map(name_of, specs) if key in by_name]
+        if runs:
+            frame = 100 * by_run(runs)[["global_last", "local_last"]]
+            spread = frame.std().fillna(0.0)
+            points[name] = (*(float(v) for v in frame.mean()), *(float(v) for v in spread))
+    return points
+
+
+def _front(points: np.ndarray) -> np.ndarray:
+    """Those that no other beats on both axes, from left to right."""
+    beaten = [(np.all(points >= point, axis=1) & np.any(points > point, axis=1)).any() for point in points]
+    best = points[~np.array(beaten)]
+    return best[np.argsort(best[:, 0])]
+
+
+def _panels(count: int) -> tuple[Figure, list]:  # type: ignore[type-arg]  # of matplotlib's axes
+    figure = Figure(figsize=(1.6 + 3.6 * count, 3.6), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])

@@ -1,0 +1,82 @@
+"""A table or figure of the paper by one command: run what is missing, then write it down with the published numbers beside."""
+
+import json
+import platform
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from pagefl.core.errors import UserError
+from pagefl.experiments import sweep
+from pagefl.experiments.bench import machine
+from pagefl.experiments.paper import Block, Experiment
+from pagefl.experiments.sweep import Found
+from pagefl.experiments.tasks import ORIGINALS
+from pagefl.runtime.run import Say
+
+from . import figures, html, tables
+
+
+def available(experiment: Experiment, say: Say) -> Experiment:
+    """Without the blocks whose data are not there, which is said."""
+    blocks = []
+    for block in experiment.blocks:
+        try:
+            for task in {spec.task["name"] for row in block.rows.values() for spec in row} & set(ORIGINALS):
+                ORIGINALS[task].find()
+            blocks.append(block)
+        except UserError as missing:
+            say(f"left out: {block.title}: {missing}")
+    if not blocks:
+        raise UserError(f"{experiment.name}: none of its data are there; `pagefl data check TASK` says what is missing")
+    return Experiment(experiment.name, experiment.title, tuple(blocks))
+
+
+def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> list[Path]:
+    """From whatever has finished; what has not is a dash."""
+    found = sweep.finished(experiment.specs, runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [tables.of_block(block, found) for block in experiment.blocks]
+    about = _about(experiment, scale, found)
+    base = folder / f"{experiment.name}-{scale}"
+    texts = {
+        ".md": f"# {experiment.name}: {experiment.title}\n\n{about}\n\n" + "\n".join(table.markdown() for table in made),
+        ".tex": f"% {experiment.name}: {about}\n" + "\n".join(table.latex() for table in made),
+        ".csv": "\n".join(table.csv() for table in made),
+    }
+    written = []
+    for suffix, text in texts.items():
+        written.append(base.with_suffix(suffix))
+        written[-1].write_text(text, encoding="utf-8")
+    if found:
+        for suffix, figure in _figures(experiment, found).items():
+            written += figures.save(figure, folder / f"{experiment.name}-{scale}{suffix}")
+        written.append(base.with_suffix(".html"))
+        named = {f"{one.spec.label} on {one.spec.task['name']}, seed {one.spec.seed}": one.rounds for one in found}
+        html.write_report(written[-1], f"{experiment.name}: {experiment.title}", named, about)
+    return written
+
+
+def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, figures.Figure]:
+    if experiment.name == "fig2":
+        return {"": figures.curves(experiment.blocks, found)}
+    if experiment.name == "fig3":
+        return {"": figures.bars(experiment.blocks[0], found)}
+    return {"-plane": figures.plane(_with_runs(experiment.blocks, found), found)}
+
+
+def _with_runs(blocks: Sequence[Block], found: Sequence[Found]) -> list[Block]:
+    names = {one.name for one in found}
+    return [block for block in blocks if any(sweep.name_of(spec) in names for row in block.rows.values() for spec in row)]
+
+
+def _about(experiment: Experiment, scale: str, found: Sequence[Found]) -> str:
+    """What was run, when and where."""
+    here = machine()
+    seconds = sum(entry["seconds"] for one in found for entry in one.rounds)
+    wanted = len({sweep.name_of(spec) for spec in experiment.specs})
+    facts = {"commit": here["commit"], "cpu": here["cpu"], "cores": here["cores"], "python": platform.python_version()}
+    return (
+        f"Scale {scale}, {len(found)} of {wanted} runs finished, {seconds / 60:.0f} minutes of rounds in all, {date.today()}. "
+        f"Accuracies in per cent, mean ± std over seeds. {json.dumps(facts)}"
+    )
