@@ -317,11 +317,9 @@ def main() -> None:
     from pagefl.core.errors import UserError
 
     try:
-        app(standalone_mode=False)
+        sys.exit(app(standalone_mode=False))  # what a command asked to exit with, or nothing
     except UserError as error:
         _end(str(error), 2)
-    except typer.Exit as exit:
-        sys.exit(exit.exit_code)
     except OSError as error:
         _end(f"{error.filename or 'the run directory'}: {error.strerror or error}; nothing already written is lost", 2)
     except KeyboardInterrupt:
@@ -421,13 +419,7 @@ def _compare(directories: list[Path]) -> None:
         raise UserError(f"compare: {len(directories)} directories, none with a finished round; valid are those of runs")
     frame = statistics.by_run(runs)
     for task, own in frame.groupby("task", sort=False):
-        made = tables.of_frame(str(task), own)
-        table = Table(*made.columns, title=made.title, box=None)
-        for row in made.rows:
-            table.add_row(*row)
-        console.print(table)
-        for note in made.notes:
-            console.print(note, highlight=False)
+        print(tables.of_frame(str(task), own).markdown())
 
 
 def _print(result: dict[str, Any], table: Table, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ STUDENT = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
+NO_MATTER = ("seed", "workers", "checkpoint_seconds")  # to what a run is called
 LOCAL = ("local_accuracy_before", "local_std", "local_worst10")
 
 
@@ -39,9 +40,9 @@ class Difference(NamedTuple):
 def by_run(runs: Sequence[tuple[RunSpec, list[Record]]]) -> pd.DataFrame:
     """A row for each run."""
     rows = []
-    for spec, rounds in runs:
+    for name, (spec, rounds) in zip(names([spec for spec, _ in runs]), runs, strict=True):
         curves = {name: np.array([r[name] if r[name] is not None else np.nan for r in rounds]) for name in _columns()}
-        row = {"task": spec.task["name"], "method": spec.label, "seed": spec.seed, "rounds": len(rounds)}
+        row = {"task": spec.task["name"], "method": name, "seed": spec.seed, "rounds": len(rounds)}
         for side in ("global", "local"):
             curve = curves[f"{side}_accuracy"]
             row[f"{side}_last"], row[f"{side}_best"] = curve[-1], np.nanmax(curve)
@@ -50,6 +51,23 @@ def by_run(runs: Sequence[tuple[RunSpec, list[Record]]]) -> pd.DataFrame:
         row |= {"epochs": float(curves["mean_epochs"].mean()), "seconds": sum(r["seconds"] for r in rounds)}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def names(specs: Sequence[RunSpec]) -> list[str]:
+    """What to call runs so that only those that differ by their seed alone share a name."""
+    flat = [_flat(spec.model_dump()) for spec in specs]
+    kind = [(spec.task["name"], spec.label) for spec in specs]
+    found = []
+    for own, settings in zip(kind, flat, strict=True):
+        alike = [other for other, its in zip(flat, kind, strict=True) if its == own]
+        varied = [key for key in settings if key not in NO_MATTER and any(other.get(key) != settings[key] for other in alike)]
+        found.append(", ".join([own[1], *(f"{key} = {settings[key]}" for key in varied)]))
+    return found
+
+
+def _flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    parts = (_flat(value, f"{key}.") if isinstance(value, dict) else {prefix + key: value} for key, value in raw.items())
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def _columns() -> tuple[str, ...]:

@@ -87,8 +87,14 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
         theirs.close()
         running[ours] = (name, process)
 
+    def look() -> None:
+        progress.finished = sum((folder / name / FINISHED).exists() for name in entries)
+        progress.rounds_done = sum(rounds_done(folder / name) for name in entries)
+        watch(progress)
+
     stopping = False
     try:
+        look()
         while waiting or running:
             while waiting and len(running) < jobs and not stopping:
                 start(waiting.pop(0))
@@ -98,9 +104,7 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
                     name, process = running.pop(pipe)
                     if problem := _outcome(pipe, process):
                         progress.failed[name] = problem
-                progress.finished = sum((folder / name / FINISHED).exists() for name in entries)
-                progress.rounds_done = sum(rounds_done(folder / name) for name in entries)
-                watch(progress)
+                look()
             except KeyboardInterrupt:
                 if stopping:
                     raise

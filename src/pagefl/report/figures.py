@@ -10,7 +10,19 @@ from pagefl.experiments.paper import Block
 from pagefl.experiments.statistics import by_run
 from pagefl.experiments.sweep import Found, name_of
 
-COLOURS = ("#3b82f6", "#e8710a", "#14a06f", "#a35cf0", "#e0457b", "#0e9aa7", "#b08900", "#8a8f98")
+COLOURS = (
+    "#3b82f6",
+    "#e8710a",
+    "#14a06f",
+    "#a35cf0",
+    "#e0457b",
+    "#0e9aa7",
+    "#b08900",
+    "#8a8f98",
+    "#7c2d12",
+    "#4d7c0f",
+    "#1e3a8a",
+)
 MARKERS = "osD^vP*Xph<"
 
 
