@@ -14,6 +14,7 @@ from pagefl.experiments.spec import RunSpec
 from pagefl.game.certificate import Trial
 from pagefl.game.rules import Bias
 from pagefl.report import html
+from pagefl.report.html import last_clients
 from pagefl.runtime import demand, record
 from pagefl.runtime.directory import SPEC, RunDirectory
 from pagefl.runtime.run import Observe, Run, Say, agreed, make_federation, one_numeric_mode, play
@@ -138,8 +139,9 @@ def verify(directory: Path, trial: Trial | None = None, say: Say = lambda messag
 def report(directories: Sequence[Path], page: Path) -> None:
     """One page for several runs."""
     texts = [f"# {path}\n{specs.dump(_raw_spec(path))}" for path in directories]
-    runs = {str(path): record.read(path)[0] for path in directories}
-    html.write_report(page, "pagefl", runs, "\n\n".join(texts))
+    found = {str(path): record.read(path) for path in directories}
+    runs, clients = ({name: parts[i] for name, parts in found.items()} for i in (0, 1))
+    html.write_report(page, "pagefl", runs, "\n\n".join(texts), {name: last_clients(of) for name, of in clients.items()})
 
 
 def _play(
@@ -149,7 +151,8 @@ def _play(
     result = play(own_task, own_algorithm, spec, spec.make_players(), directory, observe, say)
     if directory is not None:
         name = f"{spec.label} on {spec.task['name']}"
-        html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml())
+        clients = {name: last_clients(result.client_rounds)}
+        html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml(), clients)
     return result
 
 

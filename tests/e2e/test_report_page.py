@@ -131,7 +131,7 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -
     write_report(tmp_path / "report.html", HOSTILE, SEVERAL, HOSTILE)
     visit = Visit(browser, tmp_path / "report.html")
     assert visit.page.text_content("h1") == HOSTILE
-    assert HOSTILE in visit.page.eval_on_selector_all("#chart0", "([chart]) => chart.parentElement.textContent")
+    assert HOSTILE in (visit.page.text_content(".runs") or "")
     visit.page.focus("#chart0")
     visit.page.keyboard.press("ArrowRight")
     visit.page.wait_for_selector("#chart0 .hoverlayer text")
@@ -160,4 +160,22 @@ def test_keyboard_reads_rounds_hides_lines_and_opens_the_settings(browser: Brows
     page.focus("summary")
     page.keyboard.press("Enter")
     assert page.is_visible("text=rounds = 60")
+    assert visit.errors == []
+
+
+def test_a_whole_table_of_runs_fits_on_a_page(browser: Browser, tmp_path: Path) -> None:
+    """Eleven methods, three seeds, a thousand rounds, a hundred clients each; runs can be chosen."""
+    runs = {f"method {i // 3}, seed {i % 3}": fake_rounds(1000, 0.6 + i / 100) for i in range(33)}
+    for rounds in runs.values():
+        for entry in rounds:
+            entry["agents"] = {"clients_critic": 1 / entry["round"], "server_critic": 2 / entry["round"]}
+    clients = {name: [0.5 + j / 250 for j in range(100)] for name in runs}
+    path = tmp_path / "report.html"
+    write_report(path, "a table", runs, "", clients)
+    assert path.stat().st_size < 8e6
+    visit = Visit(browser, path, viewport={"width": 1200, "height": 900})
+    visit.page.wait_for_selector("#clients .boxlayer .points path")
+    assert len(visit.drawn(0)) == 3 * 33
+    visit.page.click(".runs button >> nth=5")
+    visit.page.wait_for_function("document.querySelectorAll('#chart0 .scatterlayer path.js-line').length < 99")
     assert visit.errors == []

@@ -168,7 +168,8 @@ def _runs(task: str, method: str, scale: Scale, own: Mapping[str, Any] = {}, **s
         seeds = (0,)
     if scale != "paper" and task in REAL:
         table["name"] = f"{task}-small"
-    raw = {"task": table, "algorithm": method, "clients_every": 0, **settings}
+    rounds = resolve({"task": table, "algorithm": method, **settings}).rounds
+    raw = {"task": table, "algorithm": method, "clients_every": rounds, **settings}  # of the clients the last round is enough
     return [resolve({**raw, "seed": seed}) for seed in seeds]
 
 

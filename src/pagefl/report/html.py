@@ -12,7 +12,7 @@ from pagefl.runtime.record import Record
 
 from .progress import best, decimal, duration
 
-MOST_POINTS = 2000
+FEWEST, MOST, MOST_OF_ALL = 250, 2000, 20_000  # points of a run, and of all runs together
 HERE = Path(__file__).parent
 
 
@@ -48,7 +48,8 @@ CHARTS = [
     ),
     _chart(
         "Personalisation and generalisation",
-        "Each run's way through the plane of global and local accuracy: up and to the right is better on both.",
+        "Each run's way through the plane of global and local accuracy: up and to the right is better on both. "
+        "Dots are the ends; the grey line joins those that no other run beats on both.",
         _line("local_accuracy", "local over global", 0),
         x="global_accuracy",
     ),
@@ -68,6 +69,13 @@ CHARTS = [
         axis="log",
     ),
     _chart(
+        "Agents' losses",
+        "Of learning players: the mean squared Bellman error of the critics, clients' (mean) and server's.",
+        _line("agents.clients_critic", "clients' critics", 2),
+        _line("agents.server_critic", "server's critic", 3, "dash"),
+        axis="log",
+    ),
+    _chart(
         "Spread over the clients",
         "Local accuracy: its mean, one standard deviation around it (up to three runs), and the worst tenth's.",
         _line("local_accuracy", "mean", 1, band="local_std"),
@@ -83,25 +91,35 @@ CHARTS = [
 ]
 
 
-def write_report(path: Path, title: str, runs: dict[str, list[Record]], spec_text: str) -> None:
+Clients = dict[str, list[float]]  # by run, the local accuracy of each of its clients in the last recorded round
+
+
+def write_report(path: Path, title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients | None = None) -> None:
     aside = path.with_name(f"{path.name}.aside")
     try:
-        aside.write_text(_page(title, runs, spec_text), encoding="utf-8")
+        aside.write_text(_page(title, runs, spec_text, clients or {}), encoding="utf-8")
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _page(title: str, runs: dict[str, list[Record]], spec_text: str) -> str:
+def _page(title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients) -> str:
     from plotly.offline import get_plotlyjs  # slow to import, and needed only here
 
     scripts = [get_plotlyjs(), (HERE / "page.js").read_text()]
     style = (HERE / "page.css").read_text()
     allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
-    charts = CHARTS if any(runs.values()) else []
-    data = {"charts": charts, "runs": [{"name": name, **_columns(rounds)} for name, rounds in runs.items()]}
+    charts = [chart for chart in CHARTS if any(_drawn(chart, rounds) for rounds in runs.values())]
+    most = min(MOST, max(FEWEST, MOST_OF_ALL // max(len(runs), 1)))
+    data = {
+        "charts": charts,
+        "runs": [{"name": name, **_columns(rounds, most)} for name, rounds in runs.items()],
+        "clients": [[_short(value) for value in clients.get(name, [])] for name in runs],
+    }
     figures = "".join(_figure(number, chart, runs) for number, chart in enumerate(charts)) or "No rounds yet."
+    if any(clients.values()):
+        figures += DISTRIBUTION
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(title)}</title><style>{style}</style></head>
@@ -115,12 +133,35 @@ def _page(title: str, runs: dict[str, list[Record]], spec_text: str) -> str:
 """
 
 
-def _columns(rounds: list[Record]) -> dict[str, list[float | None]]:
-    """What the charts draw, five digits each; of a very long run every so many rounds, and the last."""
+DISTRIBUTION = """<figure><h2>The clients</h2><figcaption>Each client's local accuracy in the last recorded round: a dot each,
+with quartiles.</figcaption><div class="chart" id="clients" role="img" aria-label="Local accuracy of each client, by run"></div>
+</figure>
+"""
+
+
+def last_clients(client_rounds: list[Record]) -> list[float]:
+    values: list[float] = client_rounds[-1]["local_accuracy"] if client_rounds else []
+    return [value for value in values if value is not None]
+
+
+def _value(record: Record, column: str) -> float | None:
+    """`agents.clients_critic` is an entry of the table `agents`."""
+    table, _, name = column.rpartition(".")
+    value: float | None = (record.get(table) or {}).get(name) if table else record.get(name)
+    return value
+
+
+def _drawn(chart: dict[str, Any], rounds: list[Record]) -> bool:
+    """A chart without a number is left out."""
+    return any(_value(record, line["column"]) is not None for line in chart["lines"] for record in rounds)
+
+
+def _columns(rounds: list[Record], most: int) -> dict[str, list[float | None]]:
+    """What the charts draw, five digits each; of a long run every so many rounds, and the last."""
     lines = [line for chart in CHARTS for line in chart["lines"]]
-    kept = rounds[: -1 : max(1, ceil(len(rounds) / MOST_POINTS))] + rounds[-1:]
+    kept = rounds[: -1 : max(1, ceil(len(rounds) / most))] + rounds[-1:]
     names = {"round", *(line["column"] for line in lines), *(line["band"] for line in lines if line["band"])}
-    return {name: [_short(record.get(name)) for record in kept] for name in sorted(names)}
+    return {name: [_short(_value(record, name)) for record in kept] for name in sorted(names)}
 
 
 def _short(value: float | None) -> float | None:
@@ -129,7 +170,9 @@ def _short(value: float | None) -> float | None:
 
 def _figure(number: int, chart: dict[str, Any], runs: dict[str, list[Record]]) -> str:
     ends = ((name, rounds[-1]) for name, rounds in runs.items() if rounds)
-    told = (f"{name}, {line['label']}: {decimal(last.get(line['column']))}" for name, last in ends for line in chart["lines"])
+    told = (
+        f"{name}, {line['label']}: {decimal(_value(last, line['column']))}" for name, last in ends for line in chart["lines"]
+    )
     label = escape(f"{chart['title']} by round; the arrow keys read the rounds. At the end: {'; '.join(told)}")
     return f"""<figure><h2>{chart["title"]}</h2><figcaption>{chart["about"]}</figcaption>
 <div class="chart" id="chart{number}" tabindex="0" role="application" aria-roledescription="chart" aria-label="{label}">

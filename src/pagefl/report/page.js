@@ -1,4 +1,4 @@
-const {charts, runs} = JSON.parse(document.getElementById("data").textContent);
+const {charts, runs, clients} = JSON.parse(document.getElementById("data").textContent);
 const colours = ["#3b82f6", "#e8710a", "#14a06f", "#a35cf0", "#e0457b", "#0e9aa7", "#b08900", "#8a8f98"];
 const dashes = {solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3"}, several = runs.length > 1, hidden = new Set();
 const finger = matchMedia("(pointer: coarse)").matches;
@@ -14,6 +14,7 @@ function traces(c, r, l) {
   const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${r}`) && !hidden.has(`line ${c} ${l}`)};
   const mode = run.round.length > 2 ? "lines" : "lines+markers";  // a line of one round would not be seen
   const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
+    ...(charts[c].x === "round" ? {} : {mode: "lines+markers", marker: {size: run.round.map((_, i) => i + 1 < run.round.length ? 0 : 9)}}),
     meta: plain(short(name)), hovertemplate: charts[c].x === "round" ? "%{y:.4g}<extra>%{meta}</extra>"
       : "round %{customdata}: %{x:.4g}, %{y:.4g}<extra>%{meta}</extra>"};
   if (!band || runs.length > 3) return [line];  // more bands than three are mud
@@ -22,12 +23,21 @@ function traces(c, r, l) {
   return [{...edge, y: off(-1)}, {...edge, y: off(1), fill: "tonexty", fillcolor: color + (several ? "16" : "2a")}, line];
 }
 
+function front(x, y) {  // joins the ends of the runs that no other beats on both axes
+  const ends = runs.map((run, r) => [run[x].at(-1), run[y].at(-1), r]).filter(([a, b, r]) => a != null && b != null && !hidden.has(`run ${r}`));
+  const best = ends.filter(([a, b]) => !ends.some(([c, d]) => c >= a && d >= b && (c > a || d > b))).sort((p, q) => p[0] - q[0]);
+  return {x: best.map(p => p[0]), y: best.map(p => p[1]), mode: "lines+markers", line: {width: 1, dash: "dot", color: css("--dim")},
+    marker: {size: 5, color: css("--dim")}, hoverinfo: "skip"};
+}
+
 function draw(c) {
   const axis = {gridcolor: css("--edge"), linecolor: css("--edge"), zeroline: false, automargin: true};
   const {x, lines, axis: scale, right} = charts[c], byRound = x === "round";
   const bounds = lines[0].column.endsWith("accuracy") ? {clipmin: -0.005, clipmax: 1.005} : {};
   const logarithmic = kind => kind === "log" ? "D2" : undefined;  // 1, 2, 5: all nine digits would overlap
-  Plotly.react(`chart${c}`, lines.flatMap((_, l) => runs.flatMap((_, r) => traces(c, r, l))), {
+  const drawn = lines.flatMap((_, l) => runs.flatMap((_, r) => traces(c, r, l)));
+  if (!byRound && several) drawn.push(front(x, lines[0].column));
+  Plotly.react(`chart${c}`, drawn, {
     font: {family: "system-ui, sans-serif", size: 12, color: css("--dim")},
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
     margin: {l: 8, r: 12, t: finger ? 12 : 26, b: 8}, showlegend: false, uirevision: "as the reader left it",
@@ -44,7 +54,23 @@ function draw(c) {
   }, {responsive: true, displaylogo: false, displayModeBar: finger ? false : "hover",
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]]});
 }
-const drawAll = () => charts.forEach((_, c) => draw(c));
+
+function drawClients() {  // each run's clients as a box and their dots
+  const shown = clients.map((values, r) => ({type: "box", y: values, name: plain(short(runs[r].name)), boxpoints: "all", jitter: 0.6,
+    pointpos: 0, marker: {size: 3, opacity: 0.5}, line: {width: 1.2, color: colours[several ? r % colours.length : 1]},
+    fillcolor: "transparent", hoverinfo: "y+name", visible: !hidden.has(`run ${r}`)})).filter(box => box.y.length);
+  const axis = {gridcolor: css("--edge"), linecolor: css("--edge"), zeroline: false, automargin: true};
+  Plotly.react("clients", shown, {font: {family: "system-ui, sans-serif", size: 12, color: css("--dim")},
+    paper_bgcolor: css("--card"), plot_bgcolor: css("--card"), margin: {l: 8, r: 12, t: 12, b: 8}, showlegend: false,
+    xaxis: {...axis, showticklabels: shown.length < 9}, yaxis: {...axis, tickformat: "~g"}, dragmode: false},
+    {responsive: true, displayModeBar: false});
+}
+
+function drawAll() {  // one after the other, so that the first can be read while the last is drawn
+  const steps = [...charts.map((_, c) => () => draw(c)), ...(document.getElementById("clients") ? [drawClients] : [])];
+  const next = () => { const step = steps.shift(); if (step) { step(); setTimeout(next); } };
+  next();
+}
 
 function switches(entries) {  // our own legend: Plotly's cannot be reached by keyboard
   const legend = document.createElement("div");
@@ -81,9 +107,13 @@ function readByArrows(chart, c) {
   };
 }
 
-document.querySelectorAll(".chart").forEach((chart, c) => {
-  if (several) chart.before(switches(runs.map((run, r) =>
-    ({key: `run ${r}`, label: run.name, color: colours[r % colours.length], dash: "solid"}))));
+if (several && charts.length) {
+  const legend = switches(runs.map((run, r) => ({key: `run ${r}`, label: run.name, color: colours[r % colours.length], dash: "solid"})));
+  legend.classList.add("runs");
+  document.querySelector(".charts").before(legend);
+}
+charts.forEach((_, c) => {
+  const chart = document.getElementById(`chart${c}`);
   chart.before(switches(charts[c].lines.map(({label, hue, style: dash}, l) => ({key: `line ${c} ${l}`, label,
     color: several ? "currentColor" : colours[hue], dash: several ? Object.keys(dashes)[l] : dash}))));
   readByArrows(chart, c);

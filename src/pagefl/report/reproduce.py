@@ -10,8 +10,10 @@ from pagefl.core.errors import UserError
 from pagefl.experiments import sweep
 from pagefl.experiments.bench import machine
 from pagefl.experiments.paper import Block, Experiment
+from pagefl.experiments.statistics import names
 from pagefl.experiments.sweep import Found
 from pagefl.experiments.tasks import ORIGINALS
+from pagefl.runtime import record
 from pagefl.runtime.run import Say
 
 from . import figures, html, tables
@@ -52,8 +54,11 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> list[
         for suffix, figure in _figures(experiment, found).items():
             written += figures.save(figure, folder / f"{experiment.name}-{scale}{suffix}")
         written.append(base.with_suffix(".html"))
-        named = {f"{one.spec.label} on {one.spec.task['name']}, seed {one.spec.seed}": one.rounds for one in found}
-        html.write_report(written[-1], f"{experiment.name}: {experiment.title}", named, about)
+        called = zip(names([one.spec for one in found]), found, strict=True)
+        titles = [f"{name} on {one.spec.task['name']}, seed {one.spec.seed}" for name, one in called]
+        clients = {name: html.last_clients(record.read(one.path)[1]) for name, one in zip(titles, found, strict=True)}
+        runs_by = {name: one.rounds for name, one in zip(titles, found, strict=True)}
+        html.write_report(written[-1], f"{experiment.name}: {experiment.title}", runs_by, about, clients)
     return written
 
 
