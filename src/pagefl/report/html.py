@@ -12,7 +12,7 @@ from pagefl.runtime.record import Record
 
 from .progress import best, decimal, duration
 
-FEWEST, MOST, MOST_OF_ALL = 250, 2000, 20_000  # points of a run, and of all runs together
+FEWEST, MOST, MOST_OF_ALL = 250, 2000, 10_000  # points of a run, and of all runs together
 HERE = Path(__file__).parent
 
 

@@ -66,11 +66,22 @@ function drawClients() {  // each run's clients as a box and their dots
     {responsive: true, displayModeBar: false});
 }
 
-function drawAll() {  // one after the other, so that the first can be read while the last is drawn
-  const steps = [...charts.map((_, c) => () => draw(c)), ...(document.getElementById("clients") ? [drawClients] : [])];
-  const next = () => { const step = steps.shift(); if (step) { step(); setTimeout(next); } };
-  next();
+const stale = new Set(), inSight = new Set();  // thirty runs in eight charts take seconds: what nobody sees is drawn when it is seen
+function drawSeen() {
+  for (const chart of [...stale].filter(chart => inSight.has(chart))) {
+    stale.delete(chart);
+    chart.id === "clients" ? drawClients() : draw(Number(chart.id.slice(5)));
+  }
 }
+function drawAll() {
+  document.querySelectorAll(".chart").forEach(chart => stale.add(chart));
+  drawSeen();
+}
+const watch = new IntersectionObserver(entries => {
+  for (const {target, isIntersecting} of entries) isIntersecting ? inSight.add(target) : inSight.delete(target);
+  drawSeen();
+}, {rootMargin: "150px"});
+addEventListener("beforeprint", () => { document.querySelectorAll(".chart").forEach(chart => inSight.add(chart)); drawSeen(); });
 
 function switches(entries) {  // our own legend: Plotly's cannot be reached by keyboard
   const legend = document.createElement("div");
@@ -118,5 +129,6 @@ charts.forEach((_, c) => {
     color: several ? "currentColor" : colours[hue], dash: several ? Object.keys(dashes)[l] : dash}))));
   readByArrows(chart, c);
 });
+document.querySelectorAll(".chart").forEach(chart => watch.observe(chart));
 drawAll();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
