@@ -17,6 +17,7 @@ from .originals import Arrays, Original, verify_md5
 MD5 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
 CLASSES = 100
 FOLDER = "cifar-100-python"
+LARGEST = 200_000_000  # bytes of a file in the archive
 
 
 def verify(source: Path) -> str:
@@ -109,8 +110,8 @@ def _content(source: Path, name: str) -> bytes:
     try:
         with tarfile.open(source) as archive:
             member = archive.extractfile(f"{FOLDER}/{name}")  # in memory: nothing is laid out on the disk
-            if member is None:
-                raise UserError(f"{source}: {FOLDER}/{name} is not a file in it; get the archive again")
+            if member is None or archive.getmember(f"{FOLDER}/{name}").size > LARGEST:
+                raise UserError(f"{source}: {FOLDER}/{name} is not a file of the original's size; get the archive again")
             return member.read()
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise UserError(f"{source} is not CIFAR-100's archive or is cut off: {error}; get it again") from error

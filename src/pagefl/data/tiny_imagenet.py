@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from pagefl.core.errors import UserError
 from .originals import Arrays, Original
 
 CLASSES, SIZE = 200, 64
+LARGEST = 2_000_000  # bytes of a file in the zip
 FOLDER = "tiny-imagenet-200"
 
 
@@ -136,8 +138,10 @@ def _reader(source: Path) -> Reader:
 
     def get(name: str) -> bytes:
         try:
+            if archive.getinfo(f"{FOLDER}/{name}").file_size > LARGEST:
+                raise UserError(f"{source}: {name} unpacks to more than {LARGEST / 1e6:.0f} MB, the original's do not")
             return archive.read(f"{FOLDER}/{name}")
-        except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, RuntimeError, NotImplementedError) as error:
             raise UserError(f"{source}: {name} cannot be unpacked ({error}); get it again") from error
 
     return get
