@@ -181,7 +181,7 @@ def test_a_zip_bomb_is_not_unpacked(tiny):
     with zipfile.ZipFile(tiny.parent / "tiny-imagenet-200.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("tiny-imagenet-200/wnids.txt", b"0" * 10_000_000)
     tiny.rename(tiny.parent / "elsewhere")
-    with pytest.raises(UserError, match="wnids.txt unpacks to more than 2 MB, the original's do not"):
+    with pytest.raises(UserError, match=r"wnids.txt unpacks to more than 2 MB, the original's do not"):
         TINY_IMAGENET.load(tiny.parent)
 
 
