@@ -3,7 +3,7 @@
     python benchmarks/controls.py
 
 Corners: agents with PAGE's settings in a game of one stage whose best action lies inside, reward 1 - (a - a*)².
-SCAFFOLD: its rule under random players, unguarded and with each of its two guards.
+SCAFFOLD: its rule under random and under PAGE's players, unguarded and with each of its two guards.
 """
 
 import numpy as np
@@ -31,15 +31,16 @@ def corners(rounds: int) -> str:
     return f"round {rounds}: {cornered} of {AGENTS} agents beyond |a| = 0.95, {near} within 0.1 of the best action"
 
 
-def scaffold(**guards: float | bool) -> str:
+def scaffold(players: str, **guards: float | bool) -> str:
     algorithm = {"name": "scaffold", **guards}
-    last = pagefl.run(task="synthetic", clients=40, rounds=100, seed=SEED, algorithm=algorithm, players="random").rounds[-1]
-    return f"{guards}: global {last['global_accuracy']:.3f}, local {last['local_accuracy']:.3f}"
+    last = pagefl.run(task="synthetic", clients=40, rounds=300, seed=SEED, algorithm=algorithm, players=players).rounds[-1]
+    return f"{players} {guards}: global {last['global_accuracy']:.3f}, local {last['local_accuracy']:.3f}"
 
 
 if __name__ == "__main__":
     for rounds in (300, 1000):
         print(corners(rounds), flush=True)
-    for fresh in (1.0, 0.2):
-        for normalise in (False, True):
-            print(scaffold(fresh=fresh, normalise=normalise), flush=True)
+    for players in ("random", "page"):
+        for fresh in (1.0, 0.1):
+            for bounded in (False, True):
+                print(scaffold(players, fresh=fresh, bounded=bounded), flush=True)

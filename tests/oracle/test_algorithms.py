@@ -105,24 +105,31 @@ def fedprox(module: nn.Module, first: Tensor, rounds: Rounds, mu: float) -> Expe
     return {"server.model": server, "clients.personal": torch.stack(personal)}
 
 
-def scaffold(module: nn.Module, first: Tensor, rounds: Rounds) -> Expected:
-    """Karimireddy et al. 2020, Algorithm 1, option II; a change of control counts by the client's data."""
+def scaffold(module: nn.Module, first: Tensor, rounds: Rounds, fresh: float = 1.0, bounded: bool = False) -> Expected:
+    """Karimireddy et al. 2020, Algorithm 1, option II; a change of control counts by the client's data.
+
+    Guarded, a correction is shortened on ways that are longer than the (lower) median way of the round before.
+    """
     server, personal = first, [first] * N
-    control, controls = torch.zeros_like(first), [torch.zeros_like(first)] * N
+    control, controls, usual = torch.zeros_like(first), [torch.zeros_like(first)] * N, 0.0
     for round, ids in enumerate(rounds, 1):
-        change = torch.zeros_like(first)
+        change, ways = torch.zeros_like(first), []
         for i in ids:
-            w, steps = server, 0
-            for x, y in batches(round, i, EPOCHS[i]):
-                w = step(w, gradient(module, w, x, y) - controls[i] + control, LR[i])
-                steps += 1
-            fresh = controls[i] - control + (server - w) / (steps * LR[i])
-            change += SIZES[i] / MEAN_SIZE * (fresh - controls[i])
-            controls[i], personal[i] = fresh, w
-        server, control = average(personal, ids), control + change / N
+            mine = list(batches(round, i, EPOCHS[i]))
+            ways.append(len(mine) * LR[i])
+            correction = (control - controls[i]) * (min(1.0, usual / ways[-1]) if bounded else 1.0)
+            w = server
+            for x, y in mine:
+                w = step(w, gradient(module, w, x, y) + correction, LR[i])
+            measured = (server - w) / ways[-1] - correction
+            new = controls[i] + fresh * (measured - controls[i])
+            change += SIZES[i] / MEAN_SIZE * (new - controls[i])
+            controls[i], personal[i] = new, w
+        server, control, usual = average(personal, ids), control + change / N, sorted(ways)[(len(ways) - 1) // 2]
     return {
         "server.model": server,
         "server.control": control,
+        **({"server.way": torch.tensor([usual]).double()} if bounded else {}),
         "kept.control": torch.stack(controls),
         "clients.personal": torch.stack(personal),
     }
@@ -269,6 +276,7 @@ def settled(losses: list[float], tolerance: float) -> bool:
 ORACLES: dict[str, tuple[Callable[..., Expected], type, dict[str, float]]] = {
     "fedprox": (fedprox, FedProx, {"mu": 0.5}),
     "scaffold": (scaffold, Scaffold, {}),
+    "scaffold-guarded": (scaffold, Scaffold, {"fresh": 0.3, "bounded": True}),
     "feddyn": (feddyn, FedDyn, {"alpha": 0.3}),
     "pfedme": (pfedme, PFedMe, {"lam": 2.0, "beta": 0.7, "inner_steps": 3, "personal_lr": 0.05}),
     "ditto": (ditto, Ditto, {"lam": 0.7, "personal_epochs": 3}),

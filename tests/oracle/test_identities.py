@@ -153,10 +153,10 @@ def test_fedrecon_refuses_a_single_layer_in_one_sentence():
     assert ". " not in str(refused.value)
 
 
-def test_normalised_scaffold_is_scaffold_where_all_go_equally_far():
-    """Equal sizes, lr and epochs: every way is as long, and averaging by distance is averaging."""
+def test_bounded_scaffold_is_scaffold_where_all_go_equally_far():
+    """Equal sizes, lr and epochs: every way is as long, and nothing is bounded."""
     equal = {"sizes": (12, 12, 12), "single_class": None}
-    plain, normalised = (
-        pagefl.run(task=task("mlp", **equal), algorithm=Scaffold(normalise=normalise), rounds=3) for normalise in (False, True)
+    plain, bounded = (
+        pagefl.run(task=task("mlp", **equal), algorithm=Scaffold(bounded=bounded), rounds=3) for bounded in (False, True)
     )
-    torch.testing.assert_close(normalised.state["server.model"], plain.state["server.model"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(bounded.state["server.model"], plain.state["server.model"], rtol=1e-5, atol=1e-6)

@@ -16,15 +16,16 @@ from .bounds import Part
 class Scaffold(Algorithm):
     """Control variates c and c_i take each client's own drift out of its steps: along gradient - c_i + c.
 
-    Where players change lr and epochs from round to round, a control measured on a long way is used on a short one, and
-    those who go far dominate the mean. `fresh` below one smooths the controls, `normalise` averages by distance (as FedNova).
+    A control is the mean gradient on a way. Where players choose lr and epochs, ways differ a thousandfold, and a correction
+    that was measured on a short way carries a client far off on a long one. `fresh` below one smooths the controls; `bounded`
+    lets a correction carry nobody further than it would on the way that most went in the round before.
     """
 
     fresh: Part = 1.0
-    normalise: bool = False
+    bounded: bool = False
 
     def server_state(self, row: Tensor) -> State:
-        return {"model": row, "control": torch.zeros_like(row)}
+        return {"model": row, "control": torch.zeros_like(row), **({"way": row.new_zeros(1)} if self.bounded else {})}
 
     def client_state(self, row: Tensor, layout: Layout) -> State:
         return {"control": torch.zeros_like(row)}
@@ -34,21 +35,20 @@ class Scaffold(Algorithm):
 
     def local(self, clients: Clients) -> Local:
         sent, control, own = clients.sent["model"], clients.sent["control"], clients.kept["control"]
-        rows = clients.train(sent, shift=control - own)
-        # (4), option II: the mean gradient on the way, by this client's own number of steps and learning rate.
         way = (clients.lr * clients.steps.to(clients.lr))[:, None]
-        change = self.fresh * ((sent - rows) / way - control)
+        shift = control - own
+        if self.bounded:
+            usual = clients.sent["way"]  # zero in the first round, where there is no correction either
+            shift = shift * (usual / way).clamp(max=1.0)
+        rows = clients.train(sent, shift=shift)
+        # (4), option II: the mean gradient on the way, by this client's own number of steps and learning rate.
+        change = self.fresh * ((sent - rows) / way - shift - own)
         # Scaled by relative size, the mean change keeps c = sum_i n_i/n c_i, whoever takes part and whatever p is played.
         relative = (clients.facts.sizes / clients.facts.mean_size).to(rows)[:, None]
-        upload = {"model": rows, "control": relative * change, **({"way": way} if self.normalise else {})}
+        upload = {"model": rows, "control": relative * change, **({"way": way} if self.bounded else {})}
         return Local(upload=upload, personal=rows, kept={"control": own + change})
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         control = server["control"] + share * uploads["control"].mean(0)  # (5)
-        if self.normalise:
-            way = uploads["way"][:, 0]
-            step = torch.zeros_like(server["model"])
-            for row, weight in zip(uploads["model"], (weights / way).tolist(), strict=True):  # no second matrix of rows
-                step.add_(row - server["model"], alpha=weight)
-            return {"model": server["model"] + (weights @ way) * step, "control": control}
-        return {"model": weights @ uploads["model"], "control": control}
+        usual = {"way": uploads["way"].median(0).values} if self.bounded else {}
+        return {"model": weights @ uploads["model"], "control": control, **usual}

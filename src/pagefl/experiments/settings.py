@@ -57,7 +57,7 @@ NICKNAMES: dict[str, dict[str, str]] = {
 
 # What an algorithm needs where players change lr and epochs from round to round.
 PLAYED: dict[str, Mapping[str, Number | bool]] = {
-    "scaffold": {"fresh": 0.2, "normalise": True},
+    "scaffold": {"fresh": 0.1, "bounded": True},
 }
 
 # What an algorithm changes of its task's settings. Its own hyper-parameters are its constructor's defaults, the paper's too.
