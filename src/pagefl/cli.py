@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout."
 Jobs = Annotated[int, typer.Option(min=0, help="Runs side by side.", show_default="one per core")]
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="See `pagefl list tasks`.")]
 Root = Annotated[Path | None, typer.Option(help="Where the files are.", show_default="PAGEFL_DATA, or else ./data")]
+Track = Annotated[list[str] | None, typer.Option(help="tensorboard or mlflow, beside the run's own records. Repeatable.")]
 Quick = Annotated[bool, typer.Option("--quick", help="At toy size, to see that it works.")]
 
 
@@ -43,6 +45,7 @@ def run(
     workers: Annotated[str | None, typer.Option(metavar="INTEGER", help="Processes; change speed, never results.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory.", show_default="runs/TASK-ALGORITHM-sSEED")] = None,
+    track: Track = None,
     json: Json = False,
 ) -> None:
     """Run an algorithm on a task: progress on stderr, a directory with records, checkpoint and report.
@@ -72,20 +75,21 @@ def run(
         specs.override(raw, assignment)
     resolved = specs.resolve(raw)
     out = out or _free_directory(f"{resolved.task['name']}-{resolved.label}-s{resolved.seed}")
-    _follow(resolved.rounds, out, json, lambda **watch: api.launch(resolved, out=out, **watch))
+    _follow(resolved, out, json, track, lambda **watch: api.launch(resolved, out=out, **watch))
 
 
 @app.command()
 def resume(
     directory: Path,
     rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Go on to this round instead of the last.")] = None,
+    track: Track = None,
     json: Json = False,
 ) -> None:
     """Go on from the last checkpoint; the result is that of a run that was never interrupted."""
     from pagefl import api
 
-    total = api.spec_of(directory, rounds=rounds).rounds
-    _follow(total, directory, json, lambda **watch: api.resume(directory, rounds=total, **watch))
+    spec = api.spec_of(directory, rounds=rounds)
+    _follow(spec, directory, json, track, lambda **watch: api.resume(directory, rounds=spec.rounds, **watch))
 
 
 @app.command()
@@ -330,11 +334,21 @@ def main() -> None:
         raise
 
 
-def _follow(rounds: int, directory: Path, as_json: bool, start: Callable[..., Any]) -> None:
+def _follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]) -> None:
     from pagefl.report.progress import Progress, summary
+    from pagefl.report.trackers import tracker
 
-    with Progress(str(directory), rounds) as progress:
-        result = start(observe=progress.observe, say=progress.say)
+    rounds = spec.rounds
+    with Progress(str(directory), rounds) as progress, ExitStack() as closing:
+        told = [tracker(name, Path(f"{directory}-tracked"), spec.toml()) for name in track or []]
+        for each in told:
+            closing.callback(each.close)
+
+        def observe(entry: dict[str, Any]) -> None:
+            for each in (progress, *told):
+                each.observe(entry)
+
+        result = start(observe=observe, say=progress.say)
     summary(result.rounds, err)
     page = directory / "report.html"
     if result.rounds[-1]["round"] < rounds:
