@@ -1,8 +1,9 @@
-"""Two small controls that docs/results/learning.md speaks of.
+"""Small controls that docs/results/learning.md speaks of.
 
     python benchmarks/controls.py
 
 Corners: agents with PAGE's settings in a game of one stage whose best action lies inside, reward 1 - (a - a*)².
+Halves: PAGE on FedAvg's rule with only the server, or only the clients, playing.
 SCAFFOLD: its rule under random and under PAGE's players, unguarded and with each of its two guards.
 """
 
@@ -31,6 +32,12 @@ def corners(rounds: int) -> str:
     return f"round {rounds}: {cornered} of {AGENTS} agents beyond |a| = 0.95, {near} within 0.1 of the best action"
 
 
+def halves(freeze: list[str]) -> str:
+    last = pagefl.run(task="synthetic", algorithm="page", rounds=300, seed=SEED, freeze=freeze).rounds[-1]
+    weights = f"weights {last['smallest_weight']:.4f} to {last['largest_weight']:.4f}"
+    return f"{freeze} frozen: global {last['global_accuracy']:.4f}, local {last['local_accuracy']:.4f}, {weights}"
+
+
 def scaffold(players: str, **guards: float | bool) -> str:
     algorithm = {"name": "scaffold", **guards}
     last = pagefl.run(task="synthetic", clients=40, rounds=300, seed=SEED, algorithm=algorithm, players=players).rounds[-1]
@@ -40,6 +47,8 @@ def scaffold(players: str, **guards: float | bool) -> str:
 if __name__ == "__main__":
     for rounds in (300, 1000):
         print(corners(rounds), flush=True)
+    for freeze in (["p"], ["eta", "alpha"]):
+        print(halves(freeze), flush=True)
     for players in ("random", "page"):
         for fresh in (1.0, 0.1):
             for bounded in (False, True):
