@@ -1,17 +1,19 @@
 const {charts, runs, clients} = JSON.parse(document.getElementById("data").textContent);
-const colours = ["#3b82f6", "#e8710a", "#14a06f", "#a35cf0", "#e0457b", "#0e9aa7", "#b08900", "#8a8f98"];
+const colours = ["#3b82f6", "#e8710a", "#14a06f", "#a35cf0", "#e0457b", "#0e9aa7", "#b08900", "#8a8f98", "#9a4a1f", "#5b8c12", "#5666c4", "#c23b3b"];
 const dashes = {solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3"}, several = runs.length > 1, hidden = new Set();
 const finger = matchMedia("(pointer: coarse)").matches;
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 const plain = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");  // Plotly would read a name as markup
 const short = name => name.length > 48 ? name.slice(0, 20) + "…" + name.slice(-27) : name;
+const groups = [...new Set(runs.map(run => run.name.replace(/, seed \d+$/, "")))];  // seeds of a method go together
+runs.forEach(run => run.group = groups.indexOf(run.name.replace(/, seed \d+$/, "")));
 const longest = Math.max(...runs.map(run => run.round.length));
 
 function traces(c, r, l) {
   const run = runs[r], {column, label, hue, style, band, right} = charts[c].lines[l];
-  const color = colours[(several ? r : hue) % colours.length], dash = several ? Object.keys(dashes)[l] : style;
+  const color = colours[(several ? run.group : hue) % colours.length], dash = several ? Object.keys(dashes)[l] : style;
   const name = several ? `${run.name}: ${label}` : label;
-  const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${r}`) && !hidden.has(`line ${c} ${l}`)};
+  const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} ${l}`)};
   const mode = run.round.length > 2 ? "lines" : "lines+markers";  // a line of one round would not be seen
   const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
     ...(charts[c].x === "round" ? {} : {mode: "lines+markers", marker: {size: run.round.map((_, i) => i + 1 < run.round.length ? 0 : 9)}}),
@@ -24,7 +26,7 @@ function traces(c, r, l) {
 }
 
 function front(x, y) {  // joins the ends of the runs that no other beats on both axes
-  const ends = runs.map((run, r) => [run[x].at(-1), run[y].at(-1), r]).filter(([a, b, r]) => a != null && b != null && !hidden.has(`run ${r}`));
+  const ends = runs.map((run, r) => [run[x].at(-1), run[y].at(-1), r]).filter(([a, b, r]) => a != null && b != null && !hidden.has(`run ${runs[r].group}`));
   const best = ends.filter(([a, b]) => !ends.some(([c, d]) => c >= a && d >= b && (c > a || d > b))).sort((p, q) => p[0] - q[0]);
   return {x: best.map(p => p[0]), y: best.map(p => p[1]), mode: "lines+markers", line: {width: 1, dash: "dot", color: css("--dim")},
     marker: {size: 5, color: css("--dim")}, hoverinfo: "skip"};
@@ -57,8 +59,8 @@ function draw(c) {
 
 function drawClients() {  // each run's clients as a box and their dots
   const shown = clients.map((values, r) => ({type: "box", y: values, name: plain(short(runs[r].name)), boxpoints: "all", jitter: 0.6,
-    pointpos: 0, marker: {size: 3, opacity: 0.5}, line: {width: 1.2, color: colours[several ? r % colours.length : 1]},
-    fillcolor: "transparent", hoverinfo: "y+name", visible: !hidden.has(`run ${r}`)})).filter(box => box.y.length);
+    pointpos: 0, marker: {size: 3, opacity: 0.5}, line: {width: 1.2, color: colours[several ? runs[r].group % colours.length : 1]},
+    fillcolor: "transparent", hoverinfo: "y+name", visible: !hidden.has(`run ${runs[r].group}`)})).filter(box => box.y.length);
   const axis = {gridcolor: css("--edge"), linecolor: css("--edge"), zeroline: false, automargin: true};
   Plotly.react("clients", shown, {font: {family: "system-ui, sans-serif", size: 12, color: css("--dim")},
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"), margin: {l: 8, r: 12, t: 12, b: 8}, showlegend: false,
@@ -119,7 +121,7 @@ function readByArrows(chart, c) {
 }
 
 if (several && charts.length) {
-  const legend = switches(runs.map((run, r) => ({key: `run ${r}`, label: run.name, color: colours[r % colours.length], dash: "solid"})));
+  const legend = switches(groups.map((name, g) => ({key: `run ${g}`, label: name, color: colours[g % colours.length], dash: "solid"})));
   legend.classList.add("runs");
   document.querySelector(".charts").before(legend);
 }
