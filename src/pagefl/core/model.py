@@ -90,7 +90,11 @@ class StackedModel(Model):
     """Small models: one vmapped forward for the whole stack, differentiated by the sum of the clients' losses."""
 
     path = "stacked"
-    chunk = 32
+
+    def __init__(self, module: nn.Module, device: str = "cpu") -> None:
+        super().__init__(module, device)
+        # Of small models many at once; of larger ones few, which already fill a core, so that all workers have some.
+        self.chunk = max(1, min(32, 4_000_000 // self.layout.width))
 
     def _forward(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         result: Tensor = vmap(lambda p, x: functional_call(self.module, p, (x,)))(parameters, x)
