@@ -179,3 +179,18 @@ def test_bad_input_is_one_sentence(arguments, sentence, monkeypatch, capsys):
         main()
     assert end.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_table1_at_smoke_scale(tmp_path):
+    """Every method that Synthetic has, with the paper's numbers beside ours, in every form."""
+    made = command("reproduce", "table1", "--scale", "smoke", "--task", "synthetic", "--out", tmp_path)
+    made.communicate()
+    assert made.returncode == 0
+    rows = [line for line in (tmp_path / "table1-smoke.md").read_text().splitlines() if line.startswith("| ")][2:]
+    assert [row.split(" | ")[0][2:] for row in rows] == list(TABLE1["synthetic"])
+    assert all("–" not in row for row in rows)
+    assert "92.67 ± 0.13 | 96.24 ± 0.33 | 891 |" in rows[-1]
+    assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") > 100
+    assert (tmp_path / "table1-smoke.csv").read_text().startswith("table,,")
+    assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".md", ".tex", ".csv", ".png", ".svg", ".html"}
