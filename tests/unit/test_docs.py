@@ -51,7 +51,9 @@ def test_specs_in_docs_are_valid():
     import tomllib
 
     from pagefl.experiments import spec as specs
+    from pagefl.experiments import sweep
 
     for page in PAGES:
         for block in blocks(page, "toml"):
-            specs.resolve(tomllib.loads(block))
+            raw = tomllib.loads(block)
+            assert sweep.grid(raw) if "sweep" in raw else specs.resolve(raw)
