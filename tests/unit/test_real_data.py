@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import pagefl
+from pagefl.algorithms import ALGORITHMS
 from pagefl.data import shakespeare
 from pagefl.data.cifar100 import CIFAR100
 from pagefl.data.shakespeare import SHAKESPEARE
 from pagefl.data.tiny_imagenet import TINY_IMAGENET
+from pagefl.experiments.settings import NICKNAMES
 from pagefl.experiments.tasks import TASKS
 
 pytestmark = pytest.mark.slow
@@ -81,8 +83,8 @@ def test_an_image_federation_has_the_papers_sizes():
 
 
 @pytest.mark.parametrize("task", ["cifar100-small", "tiny-imagenet-small", "shakespeare-small"])
-@pytest.mark.parametrize("algorithm", ["page", "ditto", "fedrecon"])
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, *NICKNAMES])
 def test_every_real_task_runs(task, algorithm):
-    options = {"name": task, "clients": 2, "per_client": 40}
+    options = {"name": task, "clients": 2, "per_client": 20}
     run = pagefl.run(task=options, algorithm=algorithm, rounds=1, epochs=1)
     assert np.isfinite(run.rounds[-1]["global_loss"])
