@@ -70,10 +70,11 @@ CHARTS = [
     ),
     _chart(
         "Agents' losses",
-        "Of learning players: the mean squared Bellman error of the critics, clients' (mean) and server's.",
+        "Of learning players: the critics' mean squared Bellman error, the clients' mean and, to the right, the server's.",
         _line("agents.clients_critic", "clients' critics", 2),
-        _line("agents.server_critic", "server's critic", 3, "dash"),
+        _line("agents.server_critic", "server's critic", 3, "dash", right=True),
         axis="log",
+        right="log",
     ),
     _chart(
         "Spread over the clients",
