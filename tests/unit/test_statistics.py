@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pagefl.experiments.statistics import best_other, converged, difference, spread
+from pagefl.experiments.statistics import best_other, converged, difference
 
 
 def frame(**gains: list[float]) -> pd.DataFrame:
@@ -33,9 +33,8 @@ def test_one_seed_shows_nothing_and_seeds_are_paired():
     assert difference(frame(a=[0.9, 0.8, 0.7], b=[0.1, 0.2]), "a", "b", "global_last").seeds == 2
 
 
-def test_spread_and_best_other():
+def test_best_other():
     runs = frame(a=[0.5, 0.7], b=[0.9, 0.9], c=[0.1, 0.2])
-    assert spread(runs).loc[("t", "a"), ("global_last", "std")] == pytest.approx(np.std([0.5, 0.7], ddof=1))
     assert best_other(runs, "b", "global_last") == "a"
     assert best_other(runs, "a", "global_last") == "b"
     assert best_other(frame(a=[1.0]), "a", "global_last") is None

@@ -27,21 +27,24 @@ TRAIN, TEST = 0.6125, 0.2625  # of a client's samples; the rest is the server's
 
 
 def verify(source: Path) -> str:
-    found = sha256(source.read_bytes()).hexdigest()
+    _verified(source)
+    return "sha256 as of the text that LEAF preprocesses"
+
+
+def _verified(source: Path) -> str:
+    content = source.read_bytes()
+    found = sha256(content).hexdigest()
     if found != SHA256:
         raise UserError(
             f"{source} has sha256 {found[:12]}…, the text that LEAF preprocesses has {SHA256[:12]}…: it is damaged or another "
             "edition (LEAF goes by the line numbers of this one)"
         )
-    return "sha256 as of the text that LEAF preprocesses"
+    return content.decode("utf-8-sig")
 
 
 def read(source: Path) -> Arrays:
     """`text`: what all users say, as places in the alphabet; user i's is text[starts[i]:starts[i + 1]]."""
-    try:
-        spoken = users(source.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{source} is not a text in UTF-8: {error}") from error
+    spoken = users(_verified(source))
     place = np.full(128, -1, np.int16)
     place[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
     text = place[np.frombuffer("".join(spoken.values()).encode("ascii", "replace"), np.uint8)]

@@ -12,7 +12,6 @@ from pagefl.core.errors import UserError
 from .spec import RunSpec, resolve
 
 Scale = Literal["smoke", "laptop", "paper"]
-Side = Literal["global", "local"]
 REAL = ("cifar100", "tiny-imagenet", "shakespeare")
 TASKS = ("synthetic", *REAL)
 METHODS = {  # in Table 1's order, and the side whose rise Table 2 waits for

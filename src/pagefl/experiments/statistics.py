@@ -11,6 +11,7 @@ import pandas as pd
 from pagefl.runtime.record import Record
 
 from .spec import RunSpec
+from .sweep import NO_MATTER
 
 SMOOTH, STILL = 20, 1e-3  # rounds averaged, and the rise that no longer counts: a tenth of a point
 # Student's t at 97.5 %, by degrees of freedom; beyond 30 the normal's is close enough.
@@ -19,8 +20,8 @@ STUDENT = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-NO_MATTER = ("seed", "workers", "checkpoint_seconds")  # to what a run is called
 LOCAL = ("local_accuracy_before", "local_std", "local_worst10")
+CURVES = ("global_accuracy", "local_accuracy", *LOCAL)
 
 
 class Difference(NamedTuple):
@@ -41,15 +42,13 @@ def by_run(runs: Sequence[tuple[RunSpec, list[Record]]]) -> pd.DataFrame:
     """A row for each run."""
     rows = []
     for name, (spec, rounds) in zip(names([spec for spec, _ in runs]), runs, strict=True):
-        curves = {name: np.array([r[name] if r[name] is not None else np.nan for r in rounds]) for name in _columns()}
-        row = {"task": spec.task["name"], "method": name, "seed": spec.seed, "rounds": len(rounds)}
+        curves = {name: np.array([r[name] if r[name] is not None else np.nan for r in rounds]) for name in CURVES}
+        row = {"task": spec.task["name"], "method": name, "seed": spec.seed}
         for side in ("global", "local"):
             curve = curves[f"{side}_accuracy"]
             row[f"{side}_last"], row[f"{side}_best"] = curve[-1], np.nanmax(curve)
             row[f"{side}_converged"] = converged(curve)
-        row |= {name: curves[name][-1] for name in LOCAL}
-        row |= {"epochs": float(curves["mean_epochs"].mean()), "seconds": sum(r["seconds"] for r in rounds)}
-        rows.append(row)
+        rows.append(row | {name: curves[name][-1] for name in LOCAL})
     return pd.DataFrame(rows)
 
 
@@ -60,7 +59,11 @@ def names(specs: Sequence[RunSpec]) -> list[str]:
     found = []
     for own, settings in zip(kind, flat, strict=True):
         alike = [other for other, its in zip(flat, kind, strict=True) if its == own]
-        varied = [key for key in settings if key not in NO_MATTER and any(other.get(key) != settings[key] for other in alike)]
+        varied = [
+            key
+            for key in settings
+            if key not in ("seed", *NO_MATTER) and any(other.get(key) != settings[key] for other in alike)
+        ]
         found.append(", ".join([own[1], *(f"{key} = {settings[key]}" for key in varied)]))
     return found
 
@@ -70,10 +73,6 @@ def _flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.items()}
 
 
-def _columns() -> tuple[str, ...]:
-    return ("global_accuracy", "local_accuracy", "mean_epochs", *LOCAL)
-
-
 def converged(curve: npt.NDArray[np.float64]) -> int:
     """The first round from which on accuracy, averaged over the last rounds, rises no more."""
     sums = np.cumsum(np.concatenate([[0.0], np.nan_to_num(curve)]))
@@ -81,12 +80,6 @@ def converged(curve: npt.NDArray[np.float64]) -> int:
     smooth = (sums[1:] - sums[np.arange(1, len(curve) + 1) - width]) / width
     ahead = np.maximum.accumulate(smooth[::-1])[::-1]
     return int(np.argmax(ahead - smooth <= STILL)) + 1
-
-
-def spread(frame: pd.DataFrame, keys: Sequence[str] = ("task", "method")) -> pd.DataFrame:
-    """Mean, standard deviation over seeds and their number, for each group of runs."""
-    numbers = [name for name in frame.columns if name not in ("task", "method", "seed", *keys)]
-    return frame.groupby(list(keys), sort=False)[numbers].agg(["mean", "std", "count"])
 
 
 def difference(frame: pd.DataFrame, method: str, other: str, metric: str) -> Difference:

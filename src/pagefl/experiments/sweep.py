@@ -165,6 +165,12 @@ def finished(wanted: Iterable[RunSpec], folder: Path) -> list[Found]:
     ]
 
 
+def of(specs: Iterable[RunSpec], found: Iterable[Found]) -> list[Found]:
+    """Those of the finished runs that these specs name, in their order."""
+    by_name = {one.name: one for one in found}
+    return [by_name[name] for name in map(name_of, specs) if name in by_name]
+
+
 def _outcome(pipe: Connection, process: BaseProcess) -> str | None:
     """What went wrong, if anything."""
     try:

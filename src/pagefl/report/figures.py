@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from pagefl.experiments import sweep
 from pagefl.experiments.paper import Block
 from pagefl.experiments.statistics import by_run
-from pagefl.experiments.sweep import Found, name_of
+from pagefl.experiments.sweep import Found
 
 COLOURS = (
     "#3b82f6",
@@ -52,13 +53,11 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
 
 def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     """Figure 2: accuracy by round, and the rewards of both sides on a second, logarithmic axis; the first seed."""
-    by_name = {one.name: one for one in found}
     panels = []
     for block in blocks:
         for name, specs in block.rows.items():
-            if specs and name_of(specs[0]) in by_name:
-                title = block.title if len(block.rows) == 1 else f"{block.title}: {name}"
-                panels.append((title, by_name[name_of(specs[0])].rounds))
+            title = block.title if len(block.rows) == 1 else f"{block.title}: {name}"
+            panels += [(title, one.rounds) for one in sweep.of(specs[:1], found)]
     figure, axes = _panels(len(panels))
     for axis, (title, rounds) in zip(axes, panels, strict=True):
         x = [entry["round"] for entry in rounds]
@@ -100,11 +99,9 @@ def bars(block: Block, found: Sequence[Found]) -> Figure:
 
 def _means(block: Block, found: Sequence[Found]) -> dict[str, tuple[float, float, float, float]]:
     """Global, local and their spreads over seeds, in per cent."""
-    by_name = {one.name: one for one in found}
     points = {}
     for name, specs in block.rows.items():
-        runs = [(by_name[key].spec, by_name[key].rounds) for key in map(name_of, specs) if key in by_name]
-        if runs:
+        if runs := [(one.spec, one.rounds) for one in sweep.of(specs, found)]:
             frame = 100 * by_run(runs)[["global_last", "local_last"]]
             spread = frame.std().fillna(0.0)
             points[name] = (*(float(v) for v in frame.mean()), *(float(v) for v in spread))

@@ -9,7 +9,7 @@ from pathlib import Path
 from pagefl.core.errors import UserError
 from pagefl.experiments import sweep
 from pagefl.experiments.bench import machine
-from pagefl.experiments.paper import Block, Experiment
+from pagefl.experiments.paper import Experiment
 from pagefl.experiments.statistics import names
 from pagefl.experiments.sweep import Found
 from pagefl.experiments.tasks import ORIGINALS
@@ -67,12 +67,7 @@ def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, figure
         return {"": figures.curves(experiment.blocks, found)}
     if experiment.name == "fig3":
         return {"": figures.bars(experiment.blocks[0], found)}
-    return {"-plane": figures.plane(_with_runs(experiment.blocks, found), found)}
-
-
-def _with_runs(blocks: Sequence[Block], found: Sequence[Found]) -> list[Block]:
-    names = {one.name for one in found}
-    return [block for block in blocks if any(sweep.name_of(spec) in names for row in block.rows.values() for spec in row)]
+    return {"-plane": figures.plane(experiment.blocks, found)}
 
 
 def _about(experiment: Experiment, scale: str, found: Sequence[Found]) -> str:

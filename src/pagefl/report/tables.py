@@ -8,10 +8,10 @@ from math import isfinite
 
 import pandas as pd
 
-from pagefl.experiments import statistics
+from pagefl.experiments import statistics, sweep
 from pagefl.experiments.paper import METHODS, Block, Published
 from pagefl.experiments.statistics import Difference
-from pagefl.experiments.sweep import Found, name_of
+from pagefl.experiments.sweep import Found
 
 SEEN = {  # the column of statistics.by_run, and what a reader calls it
     "global_last": "global, last",
@@ -54,12 +54,10 @@ class Table:
 
 def of_block(block: Block, found: Sequence[Found]) -> Table:
     """What is there of a block's runs, and the paper's numbers beside it."""
-    by_name = {one.name: one for one in found}
     frames = {}
     for name, specs in block.rows.items():
-        runs = [(by_name[key].spec, by_name[key].rounds) for key in map(name_of, specs) if key in by_name]
-        if runs:
-            frames[name] = statistics.by_run(runs).assign(method=name)
+        if runs := sweep.of(specs, found):
+            frames[name] = statistics.by_run([(one.spec, one.rounds) for one in runs]).assign(method=name)
     made = of_frame(block.title, pd.concat(frames.values())) if frames else Table(block.title, _columns(), [])
     ours = {row[0]: row for row in made.rows}
     rows = [ours.get(name, [name, *["–"] * (len(made.columns) - 1)]) for name in block.rows]
