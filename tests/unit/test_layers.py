@@ -16,6 +16,7 @@ LOWER = {  # what each layer may import, beside itself
     "runtime": {"core", "algorithms", "agents", "game", "data", "models"},
     "experiments": {"core", "algorithms", "agents", "game", "data", "models", "runtime"},
     "report": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
+    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "report", "api"},
 }
 
 

@@ -1,0 +1,43 @@
+"""The command line. A command imports what it needs when it runs, so that `--help` is quick."""
+
+import sys
+
+import typer
+
+from . import bench, catalogue, data, runs, sweeps
+from .console import err
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Federated learning that balances the shared model and everybody's own."
+)
+for command in (runs.run, runs.resume, runs.report, runs.bias, runs.verify):
+    app.command()(command)
+app.command(name="list")(catalogue.list_)
+app.command()(catalogue.show)
+for command in (sweeps.sweep, sweeps.compare, sweeps.reproduce):
+    app.command()(command)
+app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Bad input, a full disk and an interruption each end in one sentence."""
+    from pagefl.core.errors import UserError
+
+    try:
+        sys.exit(app(standalone_mode=False))  # what a command asked to exit with, or nothing
+    except UserError as error:
+        _end(str(error), 2)
+    except OSError as error:
+        _end(f"{error.filename or 'the run directory'}: {error.strerror or error}; nothing already written is lost", 2)
+    except KeyboardInterrupt:
+        _end("interrupted", 130)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the option parser's own
+            _end(error.format_message(), 2)
+        raise
+
+
+def _end(message: str, code: int) -> None:
+    err.print(f"pagefl: {message}", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(code)

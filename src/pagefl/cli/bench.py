@@ -1,0 +1,34 @@
+"""`pagefl bench`: what this machine does."""
+
+import typer
+
+from .console import Json, Quick, err, show_result
+
+app = typer.Typer(no_args_is_help=True, help="Measure this machine: ratios of one run, alternating.")
+
+
+@app.command()
+def engine(json: Json = False, quick: Quick = False) -> None:
+    """The engine against a plain per-client loop, on four workloads."""
+    from pagefl.experiments import bench
+
+    result = bench.engine(quick=quick, say=err.print)
+    show_result(result, bench.table(result), json)
+
+
+@app.command()
+def algorithms(json: Json = False, quick: Quick = False) -> None:
+    """Seconds per round of every algorithm, as a multiple of FedAvg's."""
+    from pagefl.experiments import bench_rounds
+
+    result = bench_rounds.algorithms(quick=quick, say=err.print)
+    show_result(result, bench_rounds.algorithms_table(result), json)
+
+
+@app.command()
+def table5(json: Json = False, quick: Quick = False) -> None:
+    """The paper's Table 5: where the time of a round of PAGE goes."""
+    from pagefl.experiments import bench_rounds
+
+    result = bench_rounds.table5(quick=quick, say=err.print)
+    show_result(result, bench_rounds.table5_table(result), json)

@@ -1,0 +1,20 @@
+"""Where commands speak: results on stdout, everything else on stderr; and the options that several have."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+console, err = Console(), Console(stderr=True, soft_wrap=True, highlight=False)  # a path is never broken
+
+Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout.")]
+Quick = Annotated[bool, typer.Option("--quick", help="At toy size, to see that it works.")]
+
+
+def show_result(result: dict[str, Any], table: Table, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+    else:
+        console.print(table)

@@ -1,0 +1,139 @@
+"""`pagefl run, resume, report, bias, verify`: one run."""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .console import Json, err, show_result
+
+Track = Annotated[list[str] | None, typer.Option(help="tensorboard or mlflow, beside the run's own records. Repeatable.")]
+
+
+def run(
+    spec: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
+    task: Annotated[str | None, typer.Option(help="See `pagefl list tasks`.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="See `pagefl list algorithms`.")] = None,
+    players: Annotated[str | None, typer.Option(help="Who chooses lr, epochs and weights: `pagefl list players`.")] = None,
+    rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Communication rounds.")] = None,
+    clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Clients of the federation.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Of the data and of every random stream.")] = None,
+    lr: Annotated[str | None, typer.Option(metavar="FLOAT", help="Learning rate of local SGD.")] = None,
+    epochs: Annotated[str | None, typer.Option(metavar="INTEGER", help="Local epochs in a round.")] = None,
+    participation: Annotated[str | None, typer.Option(metavar="SHARE", help="Of the clients, that train in a round.")] = None,
+    workers: Annotated[str | None, typer.Option(metavar="INTEGER", help="Processes; change speed, never results.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's directory.", show_default="runs/TASK-ALGORITHM-sSEED")] = None,
+    track: Track = None,
+    json: Json = False,
+) -> None:
+    """Run an algorithm on a task: progress on stderr, a directory with records, checkpoint and report.
+
+    Options go before what the file says, and --set before options.
+    """
+    from pagefl import api
+    from pagefl.experiments import spec as specs
+
+    raw = {} if spec is None else specs.read(spec)
+    options = {
+        "task": task,
+        "algorithm": algorithm,
+        "players": players,
+        "task.clients": clients,
+        "rounds": rounds,
+        "seed": seed,
+        "lr": lr,
+        "epochs": epochs,
+        "participation": participation,
+        "workers": workers,
+    }
+    for name, value in options.items():  # as strings: the spec checks them all and says what is wrong
+        if value is not None:
+            specs.override(raw, f"{name}={value}")
+    for assignment in set_ or []:
+        specs.override(raw, assignment)
+    resolved = specs.resolve(raw)
+    out = out or _free_directory(f"{resolved.task['name']}-{resolved.label}-s{resolved.seed}")
+    _follow(resolved, out, json, track, lambda **watch: api.launch(resolved, out=out, **watch))
+
+
+def resume(
+    directory: Path,
+    rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Go on to this round instead of the last.")] = None,
+    track: Track = None,
+    json: Json = False,
+) -> None:
+    """Go on from the last checkpoint; the result is that of a run that was never interrupted."""
+    from pagefl import api
+
+    spec = api.spec_of(directory, rounds=rounds)
+    _follow(spec, directory, json, track, lambda **watch: api.resume(directory, rounds=spec.rounds, **watch))
+
+
+def report(
+    directories: list[Path],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """One interactive page for one or several runs."""
+    from pagefl import api
+
+    api.report(directories, out)
+    err.print(f"report: {out}")
+
+
+def bias(directory: Path, ratio: Annotated[str, typer.Argument(help="server:clients, such as 10:1")]) -> None:
+    """Tip a running run: from its next round on, the two sides' rewards count by this ratio."""
+    from pagefl import api
+
+    err.print(f"bias {api.tip(directory, ratio)} from the next round of {directory}")
+
+
+def verify(
+    directory: Path,
+    horizon: Annotated[int, typer.Option(min=1, help="Rounds that each replay lasts.")] = 20,
+    clients: Annotated[int, typer.Option(min=1, help="How many clients are tried.")] = 5,
+    random: Annotated[int, typer.Option(min=0, help="Random deviations of each, beside a grid.")] = 4,
+    json: Json = False,
+) -> None:
+    """The equilibrium certificate: the most that any one player gains by one other move while the others keep theirs."""
+    from pagefl import api
+    from pagefl.game.certificate import Trial
+    from pagefl.report import certificate
+
+    result = api.verify(directory, Trial(horizon=horizon, clients=clients, random=random), say=err.print)
+    figure = certificate.write(directory, result)
+    show_result(result, certificate.table(result), json)
+    err.print(f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; figure: {figure}")
+
+
+def _follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]) -> None:
+    from pagefl.report.progress import Progress, summary
+    from pagefl.report.trackers import tracker
+
+    rounds = spec.rounds
+    with Progress(str(directory), rounds) as progress, ExitStack() as closing:
+        told = [tracker(name, Path(f"{directory}-tracked"), spec.toml()) for name in track or []]
+        for each in told:
+            closing.callback(each.close)
+
+        def observe(entry: dict[str, Any]) -> None:
+            for each in (progress, *told):
+                each.observe(entry)
+
+        result = start(observe=observe, say=progress.say)
+    summary(result.rounds, err)
+    page = directory / "report.html"
+    if result.rounds[-1]["round"] < rounds:
+        err.print(f"stopped after round {result.rounds[-1]['round']}; `pagefl resume {directory}` goes on")
+    err.print(f"report: {page}")
+    if as_json:
+        last, best = result.rounds[-1], max(result.rounds, key=lambda r: r["global_accuracy"])
+        print(json.dumps({**last, "best_global_accuracy": best["global_accuracy"], "out": str(directory), "report": str(page)}))
+
+
+def _free_directory(name: str) -> Path:
+    candidates = (Path("runs") / (name if i == 1 else f"{name}-{i}") for i in range(1, 10**6))
+    return next(path for path in candidates if not path.exists())
