@@ -9,237 +9,323 @@ turned around and padded; in judging they are examples.
 import numpy as np
 from numba import njit
 
-# No "nnan" and no "ninf": a model that diverged must still be seen to have diverged.
-FAST = {"contract", "reassoc", "nsz", "arcp"}
+from .simd import (
+    LANES,
+    exponential,
+    greater,
+    greatest,
+    if_greater,
+    load,
+    minus,
+    plus,
+    same,
+    spread,
+    store,
+    times,
+    times_plus,
+    total,
+)
+
+# Ten sums of eight lanes at a time, from two vectors and one number: what the sixteen registers of AVX2 hold.
+BLOCK = 2 * LANES
+GROUP = 5
 
 
-@njit(cache=True, fastmath=FAST)
-def transpose(row, classes, features, out):
-    for c in range(classes):
-        for j in range(features):
-            out[j, c] = row[c * features + j]
-        out[features, c] = row[classes * features + c]
+@njit(cache=True)
+def products(weights, first, features, x, z):
+    """z += weights @ x for GROUP classes and BLOCK examples."""
+    w0, z0 = first * features, first * BLOCK
+    w1, w2, w3, w4 = w0 + features, w0 + 2 * features, w0 + 3 * features, w0 + 4 * features
+    z1, z2, z3, z4 = z0 + BLOCK, z0 + 2 * BLOCK, z0 + 3 * BLOCK, z0 + 4 * BLOCK
+    y0, y1, y2, y3, y4 = z0 + LANES, z1 + LANES, z2 + LANES, z3 + LANES, z4 + LANES
+    a0, a1, a2, a3, a4 = load(z, z0), load(z, z1), load(z, z2), load(z, z3), load(z, z4)
+    b0, b1, b2, b3, b4 = load(z, y0), load(z, y1), load(z, y2), load(z, y3), load(z, y4)
+    for j in range(features):
+        a, b = load(x, j * BLOCK), load(x, j * BLOCK + LANES)
+        w = spread(weights, w0 + j)
+        a0, b0 = times_plus(w, a, a0), times_plus(w, b, b0)
+        w = spread(weights, w1 + j)
+        a1, b1 = times_plus(w, a, a1), times_plus(w, b, b1)
+        w = spread(weights, w2 + j)
+        a2, b2 = times_plus(w, a, a2), times_plus(w, b, b2)
+        w = spread(weights, w3 + j)
+        a3, b3 = times_plus(w, a, a3), times_plus(w, b, b3)
+        w = spread(weights, w4 + j)
+        a4, b4 = times_plus(w, a, a4), times_plus(w, b, b4)
+    store(z, z0, a0), store(z, z1, a1), store(z, z2, a2), store(z, z3, a3), store(z, z4, a4)
+    store(z, y0, b0), store(z, y1, b1), store(z, y2, b2), store(z, y3, b3), store(z, y4, b4)
 
 
-@njit(cache=True, fastmath=FAST)
-def exponentials(z, largest, power):
-    """z -> exp(z - largest), in place: 2^whole * polynomial(fraction), which vectorises where a call to exp does not."""
-    scale = power.view(np.float32)
-    for c in range(len(z)):
-        t = (z[c] - largest[c]) * np.float32(1.4426950408889634)
-        t = np.float32(-126.0) if t < np.float32(-126.0) else t
-        whole = np.floor(t)
-        power[c] = (np.int32(whole) + np.int32(127)) << np.int32(23)
-        f = t - whole
-        p = np.float32(1.535336188319500e-4)
-        p = p * f + np.float32(1.339887440266574e-3)
-        p = p * f + np.float32(9.618437357674640e-3)
-        p = p * f + np.float32(5.550332471162809e-2)
-        p = p * f + np.float32(2.402264791363012e-1)
-        p = p * f + np.float32(6.931472028550421e-1)
-        z[c] = p * f + np.float32(1.0)
-    for c in range(len(z)):
-        z[c] *= scale[c]
+@njit(cache=True)
+def judge(z, classes, with_loss, best, answer, summed):
+    """For BLOCK examples: the largest logit, whose it is, and the sum of exp(logit - largest)."""
+    for at in range(0, BLOCK, LANES):
+        top, whose = load(z, at), same(np.float32(0.0))
+        for c in range(1, classes):
+            z_c = load(z, c * BLOCK + at)
+            whose = if_greater(z_c, top, same(np.float32(c)), whose)  # of equals the first, as argmax has it
+            top = greater(z_c, top)
+        store(best, at, top), store(answer, at, whose)
+        if with_loss:
+            powers = same(np.float32(0.0))
+            for c in range(classes):
+                powers = plus(powers, exponential(minus(load(z, c * BLOCK + at), top)))
+            store(summed, at, powers)
 
 
-@njit(cache=True, fastmath=FAST)
-def softmax_error(z, power, largest, label, count, classes):
-    """Logits -> (softmax - one-hot) / count, in place."""
-    width = len(z)
-    for c in range(classes, width):
-        z[c] = np.float32(-1e30)
-    lanes = largest[:8]
-    lanes[:] = z[:8]
-    for block in range(8, width, 8):
-        for lane in range(8):
-            lanes[lane] = z[block + lane] if z[block + lane] > lanes[lane] else lanes[lane]
-    top = lanes[0]
-    for lane in range(1, 8):
-        top = lanes[lane] if lanes[lane] > top else top
-    largest[:] = top
-    exponentials(z, largest, power)
-    total = np.float32(0.0)
-    for c in range(classes):
-        total += z[c]
-    share = np.float32(1.0) / (total * np.float32(count))
-    for c in range(classes):
-        z[c] *= share
-    for c in range(classes, width):
-        z[c] = np.float32(0.0)
-    z[label] -= np.float32(1.0) / np.float32(count)
+@njit(cache=True)
+def take(x, start, stride, m, few):
+    """The m examples from start, next to each other."""
+    for to in range(0, len(few), BLOCK):
+        if m == BLOCK:
+            store(few, to, load(x, start)), store(few, to + LANES, load(x, start + LANES))
+        else:
+            for e in range(m):
+                few[to + e] = x[start + e]
+        start += stride
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True)
 def score(rows, x, y, starts, sizes, with_loss, losses, hits):
     """Mean loss and accuracy of row i, or of the only row, on the sizes[i] examples from starts[i].
 
-    x is [features, examples]: the lanes of a vector are examples here, 64 at a time.
+    x is [features, examples]: the lanes of a vector are examples here.
     """
-    features = x.shape[0]
+    features, examples = x.shape
+    flat = x.reshape(-1)
     classes = rows.shape[1] // (features + 1)
-    z = np.zeros((classes, 64), np.float32)
-    best, total, power = np.zeros(64, np.float32), np.zeros(64, np.float32), np.zeros(64, np.int32)
-    own, answer = np.zeros(64, np.float32), np.zeros(64, np.int32)
+    tall = (classes + GROUP - 1) // GROUP * GROUP
+    weights = np.zeros(tall * features, np.float32)
+    z, few = np.zeros(tall * BLOCK, np.float32), np.zeros(features * BLOCK, np.float32)
+    best, answer, summed = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
     for i in range(len(starts)):
         row = rows[min(i, len(rows) - 1)]
+        for q in range(classes * features):
+            weights[q] = row[q]
         end = starts[i] + sizes[i]
         loss, right = 0.0, 0
-        for start in range(starts[i], end, 64):
-            m = min(64, end - start)
+        for start in range(starts[i], end, BLOCK):
+            m = min(BLOCK, end - start)
+            take(flat, start, examples, m, few)
             for c in range(classes):
-                zc = z[c, :m]
-                zc[:] = row[classes * features + c]
-                weights = row[c * features : (c + 1) * features]
-                whole = features // 4 * 4
-                for j in range(0, whole, 4):
-                    w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-                    x0, x1 = x[j, start : start + m], x[j + 1, start : start + m]
-                    x2, x3 = x[j + 2, start : start + m], x[j + 3, start : start + m]
-                    for e in range(m):
-                        zc[e] += w0 * x0[e] + w1 * x1[e] + w2 * x2[e] + w3 * x3[e]
-                for j in range(whole, features):
-                    w0, x0 = weights[j], x[j, start : start + m]
-                    for e in range(m):
-                        zc[e] += w0 * x0[e]
-            best[:m] = z[0, :m]
-            answer[:] = 0
-            for c in range(1, classes):
-                zc = z[c]
-                for e in range(m):
-                    better = zc[e] > best[e]  # of equals the first, as argmax has it
-                    best[e] = zc[e] if better else best[e]
-                    answer[e] = c if better else answer[e]
+                bias = same(row[classes * features + c])
+                store(z, c * BLOCK, bias), store(z, c * BLOCK + LANES, bias)
+            for first in range(0, tall, GROUP):
+                products(weights, first, features, few, z)
+            judge(z, classes, with_loss, best, answer, summed)
             for e in range(m):
-                own[e] = z[y[start + e], e]
                 right += answer[e] == y[start + e]
-            if with_loss:
-                total[:] = np.float32(0.0)
-                for c in range(classes):
-                    zc = z[c, :m]
-                    exponentials(zc, best[:m], power[:m])
-                    for e in range(m):
-                        total[e] += zc[e]
-                for e in range(m):
-                    loss += np.log(total[e]) + best[e] - own[e]
+                if with_loss:
+                    loss += np.log(summed[e]) + best[e] - z[y[start + e] * BLOCK + e]
         losses[i], hits[i] = loss / sizes[i], right / sizes[i]
 
 
-@njit(cache=True, fastmath=FAST)
-def untranspose(weights, classes, features, row):
+@njit(cache=True)
+def enter(row, classes, features, width, out):
+    """Turned around, so that the classes of a feature are next to each other, and padded to whole vectors."""
     for c in range(classes):
         for j in range(features):
-            row[c * features + j] = weights[j, c]
-        row[classes * features + c] = weights[features, c]
+            out[j * width + c] = row[c * features + j]
+        out[features * width + c] = row[classes * features + c]
 
 
-@njit(cache=True, fastmath=FAST)
-def forward(u, weights, z):
-    """z += u @ weights"""
-    for j in range(0, weights.shape[0], 4):
-        u0, u1, u2, u3 = u[j], u[j + 1], u[j + 2], u[j + 3]
-        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-        for c in range(len(z)):
-            z[c] += u0 * w0[c] + u1 * w1[c] + u2 * w2[c] + u3 * w3[c]
+@njit(cache=True)
+def leave(weights, classes, features, width, row):
+    for c in range(classes):
+        for j in range(features):
+            row[c * features + j] = weights[j * width + c]
+        row[classes * features + c] = weights[features * width + c]
 
 
-@njit(cache=True, fastmath=FAST)
-def backward(inputs, errors, count, features, gradient):
-    """gradient = inputs.T @ errors"""
-    gradient[:] = np.float32(0.0)
-    for b in range(0, count, 4):
-        u0, u1, u2, u3 = inputs[b], inputs[b + 1], inputs[b + 2], inputs[b + 3]
-        z0, z1, z2, z3 = errors[b], errors[b + 1], errors[b + 2], errors[b + 3]
-        for j in range(features + 1):
-            v0, v1, v2, v3 = u0[j], u1[j], u2[j], u3[j]
-            out = gradient[j]
-            for c in range(len(out)):
-                out[c] += v0 * z0[c] + v1 * z1[c] + v2 * z2[c] + v3 * z3[c]
+@njit(cache=True)
+def forward(inputs, first, height, weights, width, z):
+    """z += inputs @ weights for GROUP examples: the sums of two vectors of classes stay in registers."""
+    u0, z0 = first * height, first * width
+    u1, u2, u3, u4 = u0 + height, u0 + 2 * height, u0 + 3 * height, u0 + 4 * height
+    z1, z2, z3, z4 = z0 + width, z0 + 2 * width, z0 + 3 * width, z0 + 4 * width
+    for at in range(0, width, BLOCK):
+        to = at + LANES
+        a0, a1, a2, a3, a4 = load(z, z0 + at), load(z, z1 + at), load(z, z2 + at), load(z, z3 + at), load(z, z4 + at)
+        b0, b1, b2, b3, b4 = load(z, z0 + to), load(z, z1 + to), load(z, z2 + to), load(z, z3 + to), load(z, z4 + to)
+        for j in range(height):
+            a, b = load(weights, j * width + at), load(weights, j * width + to)
+            u = spread(inputs, u0 + j)
+            a0, b0 = times_plus(u, a, a0), times_plus(u, b, b0)
+            u = spread(inputs, u1 + j)
+            a1, b1 = times_plus(u, a, a1), times_plus(u, b, b1)
+            u = spread(inputs, u2 + j)
+            a2, b2 = times_plus(u, a, a2), times_plus(u, b, b2)
+            u = spread(inputs, u3 + j)
+            a3, b3 = times_plus(u, a, a3), times_plus(u, b, b3)
+            u = spread(inputs, u4 + j)
+            a4, b4 = times_plus(u, a, a4), times_plus(u, b, b4)
+        store(z, z0 + at, a0), store(z, z1 + at, a1), store(z, z2 + at, a2), store(z, z3 + at, a3), store(z, z4 + at, a4)
+        store(z, z0 + to, b0), store(z, z1 + to, b1), store(z, z2 + to, b2), store(z, z3 + to, b3), store(z, z4 + to, b4)
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True)
+def backward(inputs, first, height, z, width, gradient):
+    """gradient += inputs.T @ z for GROUP examples, whose errors stay in registers."""
+    u0, z0 = first * height, first * width
+    u1, u2, u3, u4 = u0 + height, u0 + 2 * height, u0 + 3 * height, u0 + 4 * height
+    z1, z2, z3, z4 = z0 + width, z0 + 2 * width, z0 + 3 * width, z0 + 4 * width
+    for at in range(0, width, BLOCK):
+        to = at + LANES
+        a0, a1, a2, a3, a4 = load(z, z0 + at), load(z, z1 + at), load(z, z2 + at), load(z, z3 + at), load(z, z4 + at)
+        b0, b1, b2, b3, b4 = load(z, z0 + to), load(z, z1 + to), load(z, z2 + to), load(z, z3 + to), load(z, z4 + to)
+        for j in range(height):
+            a, b = load(gradient, j * width + at), load(gradient, j * width + to)
+            u = spread(inputs, u0 + j)
+            a, b = times_plus(u, a0, a), times_plus(u, b0, b)
+            u = spread(inputs, u1 + j)
+            a, b = times_plus(u, a1, a), times_plus(u, b1, b)
+            u = spread(inputs, u2 + j)
+            a, b = times_plus(u, a2, a), times_plus(u, b2, b)
+            u = spread(inputs, u3 + j)
+            a, b = times_plus(u, a3, a), times_plus(u, b3, b)
+            u = spread(inputs, u4 + j)
+            a, b = times_plus(u, a4, a), times_plus(u, b4, b)
+            store(gradient, j * width + at, a), store(gradient, j * width + to, b)
+
+
+@njit(cache=True)
+def softmax_error(z, start, end, label, count):
+    """Logits -> (softmax - one-hot) / count, in place."""
+    best = load(z, start)
+    for at in range(start + LANES, end, LANES):
+        best = greater(best, load(z, at))
+    best = same(greatest(best))
+    summed = same(np.float32(0.0))
+    for at in range(start, end, LANES):
+        e = exponential(minus(load(z, at), best))
+        summed = plus(summed, e)
+        store(z, at, e)
+    share = same(np.float32(1.0) / (total(summed) * np.float32(count)))
+    for at in range(start, end, LANES):
+        store(z, at, times(load(z, at), share))
+    z[start + label] -= np.float32(1.0) / np.float32(count)
+
+
+@njit(cache=True)
+def copy(a, end, out):
+    for at in range(0, end, LANES):
+        store(out, at, load(a, at))
+
+
+@njit(cache=True)
+def clear(out, start, end):
+    for at in range(start, end, LANES):
+        store(out, at, same(np.float32(0.0)))
+
+
+@njit(cache=True)
+def add(factor, a, out):
+    """out += factor * a"""
+    factors = same(factor)
+    for at in range(0, len(out), LANES):
+        store(out, at, times_plus(factors, load(a, at), load(out, at)))
+
+
+@njit(cache=True)
+def add_difference(factor, a, b, out):
+    """out += factor * (a - b)"""
+    factors = same(factor)
+    for at in range(0, len(out), LANES):
+        store(out, at, times_plus(factors, minus(load(a, at), load(b, at)), load(out, at)))
+
+
+@njit(cache=True)
 def step(w, g, lr, weight_decay, clip):
     rate = lr
     if clip < np.inf:
-        squares = np.float32(0.0)
-        for q in range(len(g)):
-            squares += g[q] * g[q]
-        norm = np.sqrt(squares) + np.float32(1e-6)
+        squares = same(np.float32(0.0))
+        others = squares
+        for at in range(0, len(g), BLOCK):
+            a, b = load(g, at), load(g, at + LANES)
+            squares, others = times_plus(a, a, squares), times_plus(b, b, others)
+        norm = np.sqrt(total(plus(squares, others))) + np.float32(1e-6)
         if norm > clip:
             rate *= clip / norm
-    decay = np.float32(1.0) - lr * weight_decay
-    for q in range(len(g)):
-        w[q] = decay * w[q] - rate * g[q]
+    decay, rates = same(np.float32(1.0) - lr * weight_decay), same(-rate)
+    for at in range(0, len(g), LANES):
+        store(w, at, times_plus(decay, load(w, at), times(rates, load(g, at))))
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True)
 def descend(
     rows, x, y, starts, positions, counts, steps, lr, weight_decay, clip, mu, anchor, shift, offset, repeats, follow, top
 ):
-    features = x.shape[1]
+    features, none, one = x.shape[1], np.float32(0.0), np.float32(1.0)
     classes = rows.shape[1] // (features + 1)
-    # Padded, so that every inner loop is whole vectors: classes to 8 lanes, features (and bias) and batch to blocks of 4.
-    width = (classes + 7) // 8 * 8
-    height = (features + 1 + 3) // 4 * 4
-    tall = (positions.shape[2] + 3) // 4 * 4
-    weights = np.zeros((height, width), np.float32)
-    gradient, home, push, above = np.zeros_like(weights), np.zeros_like(weights), np.zeros_like(weights), np.zeros_like(weights)
-    inputs = np.zeros((tall, height), np.float32)
-    errors = np.zeros((tall, width), np.float32)
-    top_errors = np.zeros((tall, width), np.float32)
-    power, largest = np.zeros(width, np.int32), np.zeros(width, np.float32)
-    w, g, h, p, a = weights.reshape(-1), gradient.reshape(-1), home.reshape(-1), push.reshape(-1), above.reshape(-1)
+    height = features + 1  # the last input is 1, for the bias
+    width = (classes + BLOCK - 1) // BLOCK * BLOCK
+    tall = (positions.shape[2] + GROUP - 1) // GROUP * GROUP
+    size = height * width
+    w, g, h, p, a = (
+        np.zeros(size, np.float32),
+        np.zeros(size, np.float32),
+        np.zeros(size, np.float32),
+        np.zeros(size, np.float32),
+        np.zeros(size, np.float32),
+    )
+    inputs = np.zeros(tall * height, np.float32)
+    errors, top_errors = np.zeros(tall * width, np.float32), np.zeros(tall * width, np.float32)
+    bare = np.zeros(tall * width, np.float32)  # logits that no class has are out of the race
+    for b in range(tall):
+        bare[b * width + classes : (b + 1) * width] = np.float32(-1e30)
     for i in range(rows.shape[0]):
-        transpose(rows[i], classes, features, weights)
+        enter(rows[i], classes, features, width, w)
         if len(anchor):
-            transpose(anchor[i], classes, features, home)
+            enter(anchor[i], classes, features, width, h)
         if len(shift):
-            transpose(shift[i], classes, features, push)
+            enter(shift[i], classes, features, width, p)
         if len(top):
-            transpose(top[i], classes, features, above)
+            enter(top[i], classes, features, width, a)
         for at in range(steps[i]):
             count = counts[i, at]
-            for b in range(tall):
-                u = inputs[b]
-                if b >= count:
-                    u[:] = np.float32(0.0)
-                    errors[b] = np.float32(0.0)
-                    top_errors[b] = np.float32(0.0)
-                    continue
-                source = x[starts[i] + positions[i, at, b]]
+            used = (count + GROUP - 1) // GROUP * GROUP
+            inputs[count * height : used * height] = none
+            for b in range(count):
+                source, to = starts[i] + positions[i, at, b], b * height
                 for j in range(features):
-                    u[j] = source[j]
-                u[features] = np.float32(1.0)
+                    inputs[to + j] = x[source, j]
+                inputs[to + features] = one
             for _ in range(repeats):
+                copy(bare, used * width, errors)
+                for first in range(0, used, GROUP):
+                    forward(inputs, first, height, w, width, errors)
+                if len(top):
+                    copy(errors, used * width, top_errors)
+                    for first in range(0, used, GROUP):
+                        forward(inputs, first, height, a, width, top_errors)
+                if len(offset):
+                    for b in range(count):
+                        for c in range(classes):
+                            errors[b * width + c] += offset[i, c]
                 for b in range(count):
                     label = y[starts[i] + positions[i, at, b]]
-                    z = errors[b]
-                    z[:] = np.float32(0.0)
-                    forward(inputs[b], weights, z)
+                    softmax_error(errors, b * width, (b + 1) * width, label, count)
                     if len(top):
-                        t = top_errors[b]
-                        t[:] = z
-                        forward(inputs[b], above, t)
-                        softmax_error(t, power, largest, label, count, classes)
-                    if len(offset):
-                        for c in range(classes):
-                            z[c] += offset[i, c]
-                    softmax_error(z, power, largest, label, count, classes)
-                backward(inputs, errors, count, features, gradient)
+                        softmax_error(top_errors, b * width, (b + 1) * width, label, count)
+                clear(errors, count * width, used * width)
+                clear(top_errors, count * width, used * width)
+                clear(g, 0, size)
+                for first in range(0, used, GROUP):
+                    backward(inputs, first, height, errors, width, g)
                 if len(mu):
-                    for q in range(len(g)):
-                        g[q] += mu[i] * (w[q] - h[q])
+                    add_difference(mu[i], w, h, g)
                 if len(shift):
-                    for q in range(len(g)):
-                        g[q] += p[q]
+                    add(one, p, g)
                 step(w, g, lr[i], weight_decay, clip)
                 if len(top):
-                    backward(inputs, top_errors, count, features, gradient)
+                    clear(g, 0, size)
+                    for first in range(0, used, GROUP):
+                        backward(inputs, first, height, top_errors, width, g)
                     step(a, g, lr[i], weight_decay, clip)
             if len(follow):
-                for q in range(len(h)):
-                    h[q] += follow[i] * (w[q] - h[q])
-        untranspose(weights, classes, features, rows[i])
+                add_difference(follow[i], w, h, h)
+        leave(w, classes, features, width, rows[i])
         if len(anchor):
-            untranspose(home, classes, features, anchor[i])
+            leave(h, classes, features, width, anchor[i])
         if len(top):
-            untranspose(above, classes, features, top[i])
+            leave(a, classes, features, width, top[i])

@@ -27,7 +27,7 @@ from . import spec as specs
 from .spec import RunSpec
 
 FINISHED = "finished"  # a file in the run's directory
-VERSION = 1  # of what a spec's run computes: a change of results makes every run anew
+VERSION = 2  # of what a spec's run computes: a change of results makes every run anew
 NO_MATTER = ("workers", "checkpoint_seconds")  # to the result
 LOOK_SECONDS = 1.0
 MEASURED_CLIENTS = 4
