@@ -192,8 +192,11 @@ def test_table1_at_smoke_scale(tmp_path):
     made = command("reproduce", "table1", "--scale", "smoke", "--task", "synthetic", "--out", tmp_path)
     made.communicate()
     assert made.returncode == 0
-    rows = [line for line in (tmp_path / "table1-smoke.md").read_text().splitlines() if line.startswith("| ")][2:]
-    assert [row.split(" | ")[0][2:] for row in rows] == list(TABLE1["synthetic"])
+    tables = (tmp_path / "table1-smoke.md").read_text().split("\n## ")[1:]
+    rows, against = ([line for line in table.splitlines() if line.startswith("| ")][2:] for table in tables)
+    for each in (rows, against):
+        assert [row.split(" | ")[0][2:] for row in each] == list(TABLE1["synthetic"])
+    assert all(row.count(" to ") == 2 and row.count("[") == 2 for row in against)
     assert all("–" not in row for row in rows)
     assert "92.67 ± 0.13 | 96.24 ± 0.33 | 891 |" in rows[-1]
     assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") == 10 * (7 + 1 + 2)  # accuracies, rounds, the paper's

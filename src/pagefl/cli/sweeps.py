@@ -118,3 +118,5 @@ def _compare(directories: list[Path]) -> None:
     frame = statistics.by_run(runs)
     for task, own in frame.groupby("task", sort=False):
         print(tables.of_frame(str(task), own).markdown())
+        if own["method"].nunique() > 1:
+            print(tables.differences(str(task), own).markdown())

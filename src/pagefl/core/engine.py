@@ -27,6 +27,7 @@ class Training(NamedTuple):
     batch_size: int
     weight_decay: float = 0.0
     clip: float = float("inf")
+    first: int = 0  # the number of the first client: on a node that holds one of many, its own
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Stack:
             mu = torch.as_tensor(mu, dtype=rows.dtype, device=rows.device).expand(len(rows))
         descent = self._descent("batches", epochs, part, lr=self.lr if lr is None else lr, mu=mu, **options)
         # A module with dropout trains alone (see runtime.paths), so its draws are its client's own.
-        with rng.torch_stream(self.training.seed, "module", self.round, self._drawn["batches"], int(self.ids[0])):
+        with rng.torch_stream(self.training.seed, "module", self.round, self._drawn["batches"], self._number(self.ids)[0]):
             return self.model.descend(rows, descent)
 
     def batches(self, *, epochs: Tensor | None = None, part: Part = None) -> Iterator[tuple[Tensor, Batch]]:
@@ -117,4 +118,9 @@ class Stack:
         return batches._replace(positions=pool[np.arange(len(sizes))[:, None, None], places])
 
     def _keys(self, purpose: str, who: Tensor, *counts: int) -> Any:
-        return np.array([rng.key(self.training.seed, purpose, self.round, *counts, i) for i in who.tolist()], np.uint64)
+        numbers = self._number(who)
+        return np.array([rng.key(self.training.seed, purpose, self.round, *counts, i) for i in numbers], np.uint64)
+
+    def _number(self, who: Tensor) -> list[int]:
+        """What clients are called wherever they are: their random streams follow them to a node of their own."""
+        return [self.training.first + i for i in who.tolist()]

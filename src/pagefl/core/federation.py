@@ -58,9 +58,11 @@ class Federation:
         chunk: int | None = None,
         look: int = 4000,
         allocate: Callable[..., Tensor] = torch.zeros,
+        mean_size: float | None = None,
     ) -> None:
         """`row`: the model at the start. `look`: on how many examples at most the server looks at each upload: all uploads
-        on all examples would grow with the square of N. `allocate`: makes the zeros that workers share."""
+        on all examples would grow with the square of N. `allocate`: makes the zeros that workers share. `mean_size`: of all
+        clients' data, where these are not all."""
         if algorithm.needs_body and model.layout.body.stop == 0:
             name = type(algorithm).__name__
             raise UserError(f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer")
@@ -77,6 +79,7 @@ class Federation:
         self.server_support = Examples(game.x, game.y, torch.tensor([0, len(game.y)]))
         self.looks = {role: _sample(self.data[role], look, training.seed) for role in SERVER_ROLES}
         self.size = len(data.train)
+        self.mean_size = mean_size or float(data.train.sizes.double().mean())
         self.chunk = chunk or model.chunk
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
         classes = model.logits(row[None], self.data["train"].x[None, :1]).shape[-1]
@@ -146,7 +149,6 @@ class Federation:
 
         `candidates_on`: the server's half on which it looks at every upload before it follows.
         """
-        self._send()
         sizes = self.data["train"].sizes.numpy()[ids]
         order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
         pieces = [order[i : i + self.chunk] for i in range(0, len(order), self.chunk)]
@@ -187,14 +189,18 @@ class Federation:
             value.copy_(state[name])
         self._send()
 
+    def receive(self, sent: State) -> None:
+        """Where the server is elsewhere: what it has sent."""
+        for name, value in sent.items():
+            self.sent[name][0] = value
+
     def participants(self, round: int, share: float) -> npt.NDArray[np.int64]:
         count = max(1, int(share * self.size + 0.5))
         drawn = rng.stream(self.training.seed, "participants", round).choice(self.size, count, replace=False)
         return np.sort(drawn)
 
     def _send(self) -> None:
-        for name, value in self.algorithm.send(self.server).items():
-            self.sent[name][0] = value
+        self.receive(self.algorithm.send(self.server))
 
     def _stack(self, job: Job, train: Examples | None = None) -> Stack:
         ids = torch.from_numpy(job.ids)
@@ -213,7 +219,7 @@ class Federation:
             ids=ids,
             sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
             kept=kept,
-            facts=Facts(train.sizes[ids], counts, float(own.sizes.double().mean())),
+            facts=Facts(train.sizes[ids], counts, self.mean_size),
             lr=torch.from_numpy(job.lr).to(device, self.model.layout.dtype),
             epochs=torch.from_numpy(job.epochs),
         )

@@ -30,7 +30,8 @@ FINISHED = "finished"  # a file in the run's directory
 VERSION = 2  # of what a spec's run computes: a change of results makes every run anew
 NO_MATTER = ("workers", "checkpoint_seconds")  # to the result
 LOOK_SECONDS = 1.0
-MEASURED_CLIENTS = 4
+MEASURED_CLIENTS, MEASURED_ROUNDS = 4, 3
+QUICK_SECONDS = 2.0
 
 
 @dataclass
@@ -119,7 +120,7 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
 
 def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
     """Seconds that the missing runs will take on this machine, one after the other, by task and method: a round is measured
-    with a few clients, and scaled to all of them and to all rounds."""
+    with a few clients, and scaled to all of them unless all of them are quick enough to be measured."""
     missing: dict[str, list[RunSpec]] = defaultdict(list)
     for name, spec in {name_of(spec): spec for spec in wanted}.items():
         if not (folder / name / FINISHED).exists():
@@ -128,11 +129,19 @@ def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
     for what, specs_of in missing.items():
         first = specs_of[0]
         clients = first.task["clients"]
-        few = first.model_copy(update={"rounds": 2, "task": {**first.task, "clients": min(MEASURED_CLIENTS, clients)}})
-        measured = play(few.make_task(), few.make_algorithm(), few, few.make_players()).rounds[-1]["seconds"]
-        left = sum(spec.rounds - rounds_done(folder / name_of(spec)) for spec in specs_of)
-        seconds[what] = measured * left * clients / few.task["clients"]
+        few = min(MEASURED_CLIENTS, clients)
+        round_seconds = _a_round(first, few) * clients / few
+        if round_seconds < QUICK_SECONDS:
+            round_seconds = _a_round(first, clients)
+        seconds[what] = round_seconds * sum(spec.rounds - rounds_done(folder / name_of(spec)) for spec in specs_of)
     return seconds
+
+
+def _a_round(spec: RunSpec, clients: int) -> float:
+    """The quickest of a few: the first ones also compile kernels and let FedALA find its start."""
+    short = spec.model_copy(update={"rounds": MEASURED_ROUNDS, "task": {**spec.task, "clients": clients}})
+    rounds = play(short.make_task(), short.make_algorithm(), short, short.make_players()).rounds
+    return float(min(entry["seconds"] for entry in rounds))
 
 
 def rounds_done(path: Path) -> int:

@@ -32,16 +32,16 @@ def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread
 
     Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; generated as by Acar et al., ICLR 2021.
     """
-    data = synthetic_data(clients, seed, alpha, beta, theta)
-    return Task("synthetic", lambda: logistic(FEATURES, CLASSES), data)
+    return Task("synthetic", lambda: logistic(FEATURES, CLASSES), lambda: synthetic_data(clients, seed, alpha, beta, theta))
 
 
 def synthetic_mlp(
     seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0, hidden: Count = 64
 ) -> Task:
     """Synthetic with one hidden layer: a small model that has a body and a head."""
-    data = synthetic_data(clients, seed, alpha, beta, theta)
-    return Task("synthetic-mlp", lambda: Mlp(FEATURES, CLASSES, hidden), data)
+    return Task(
+        "synthetic-mlp", lambda: Mlp(FEATURES, CLASSES, hidden), lambda: synthetic_data(clients, seed, alpha, beta, theta)
+    )
 
 
 def cifar100(
@@ -60,8 +60,11 @@ def cifar100(
     Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. `sigma` above 0: log-normal sizes. `stem`:
     imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3). `width`: channels after it; 64 is ResNet-18.
     """
-    data = images.federation(CIFAR100, clients, per_client, split, delta, sigma, augment, seed)
-    return Task("cifar100", lambda: resnet18(CIFAR100_CLASSES, stem, width), data)
+    return Task(
+        "cifar100",
+        lambda: resnet18(CIFAR100_CLASSES, stem, width),
+        lambda: images.federation(CIFAR100, clients, per_client, split, delta, sigma, augment, seed),
+    )
 
 
 def tiny_imagenet(
@@ -79,8 +82,11 @@ def tiny_imagenet(
 
     Le, Yang, Tiny ImageNet Visual Recognition Challenge, 2015. Settings as of cifar100.
     """
-    data = images.federation(TINY_IMAGENET, clients, per_client, split, delta, sigma, augment, seed)
-    return Task("tiny-imagenet", lambda: resnet18(TINY_CLASSES, stem, width), data)
+    return Task(
+        "tiny-imagenet",
+        lambda: resnet18(TINY_CLASSES, stem, width),
+        lambda: images.federation(TINY_IMAGENET, clients, per_client, split, delta, sigma, augment, seed),
+    )
 
 
 def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000, hidden: Count = 100) -> Task:
@@ -88,8 +94,11 @@ def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000,
 
     Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. A client is a role with enough samples.
     """
-    data = shakespeare.federation(clients, per_client, seed)
-    return Task("shakespeare", lambda: lstm(len(shakespeare.ALPHABET), hidden=hidden), data)
+    return Task(
+        "shakespeare",
+        lambda: lstm(len(shakespeare.ALPHABET), hidden=hidden),
+        lambda: shakespeare.federation(clients, per_client, seed),
+    )
 
 
 def small(builder: Callable[..., Task], **defaults: object) -> Callable[..., Task]:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from pagefl.agents.ddpg import Losses
+from pagefl.core.evaluate import Scores
 from pagefl.core.federation import Federation, Trained, pooled
 
 from . import rules
@@ -54,6 +55,11 @@ class FederatedGame:
         self.frozen = Fixed(setup)
         released = terms.protocol == "released"  # states and rewards on test splits, as the published programs have it
         self.client_role, self.server_role = ("test", "server_test") if released else ("reward", "game")
+
+    def begin(self) -> tuple[Scores, Scores]:
+        """The first model on every client's test data, and on what the game may see: who has not trained is judged by it."""
+        first = self.federation.judge(0, "test", "reward")
+        return first["test"], first["reward"]
 
     def lead(self, round: int, bias: Bias, ids: Integers | None = None) -> Led:
         """Clients observe W on their own data, learn, choose lr and epochs, and train."""

@@ -31,8 +31,19 @@ class Learning:
 class Learner:
     """Everything that a round changes is in `tensors`."""
 
-    def __init__(self, name: str, agents: int, states: int, actions: int, rounds: int, seed: int, learning: Learning) -> None:
-        self.name, self.seed, self.learning = name, seed, learning
+    def __init__(
+        self,
+        name: str,
+        agents: int,
+        states: int,
+        actions: int,
+        rounds: int,
+        seed: int,
+        learning: Learning,
+        first: int = 0,
+    ) -> None:
+        """`first`: the number of the first agent, by which its random streams go."""
+        self.name, self.seed, self.learning, self.first = name, seed, learning, first
         needed = 2 * networks.numbers_needed(states, actions, learning.ddpg.hidden)
         draw = torch.from_numpy(2 * rng.uniforms(self._keys("initial agent", 0, np.arange(agents)), needed) - 1).float()
         # One transition a round: a ring longer than the run would only take room.
@@ -110,4 +121,4 @@ class Learner:
         return share * self.noise[agents]
 
     def _keys(self, purpose: str, round: int, who: Integers) -> np.ndarray:
-        return rng.keys(self.seed, f"{self.name} {purpose}", round, who.tolist())
+        return rng.keys(self.seed, f"{self.name} {purpose}", round, (self.first + who).tolist())

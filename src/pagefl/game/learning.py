@@ -39,7 +39,7 @@ class LearningLeaders(LearningSide):
         """`with_loss`: Dap-FL's state (accuracy, loss) and reward (accuracy - loss) in place of PAGE's."""
         self.ranges, self.with_loss = ranges, with_loss
         states = 2 if with_loss else 1
-        self.learner = Learner("client", setup.clients, states, 2, setup.rounds, setup.seed, learning)
+        self.learner = Learner("client", setup.clients, states, 2, setup.rounds, setup.seed, learning, setup.first)
 
     def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
         assert seen is not None

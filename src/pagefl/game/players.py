@@ -27,6 +27,7 @@ class Setup(NamedTuple):
     lr: float
     epochs: int
     released: bool
+    first: int = 0  # the number of the first client: on a node that holds one of many, its own
 
 
 class Seen(NamedTuple):
@@ -145,7 +146,7 @@ class Random(Fixed):
         self.ranges = ranges
 
     def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
-        action = 2 * rng.uniforms(rng.keys(self.setup.seed, "random player", round, who.tolist()), 2) - 1
+        action = 2 * rng.uniforms(rng.keys(self.setup.seed, "random player", round, (self.setup.first + who).tolist()), 2) - 1
         return self.ranges.lr(action[:, 0]), self.ranges.epochs(action[:, 1]), None
 
     def follow(self, round: int, who: Integers, accuracies: Floats | None) -> tuple[Floats, Losses | None]:

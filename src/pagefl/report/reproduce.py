@@ -38,7 +38,7 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> list[
     """From whatever has finished; what has not is a dash."""
     found = sweep.finished(experiment.specs, runs)
     folder.mkdir(parents=True, exist_ok=True)
-    made = [tables.of_block(block, found) for block in experiment.blocks]
+    made = [table for block in experiment.blocks for table in tables.of_block(block, found)]
     about = _about(experiment, scale, found)
     base = folder / f"{experiment.name}-{scale}"
     texts = {

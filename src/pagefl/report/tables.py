@@ -29,13 +29,10 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list[str]]
-    notes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
         lines = [" | ".join(self.columns), "|".join(["---"] * len(self.columns)), *(" | ".join(row) for row in self.rows)]
-        return "\n".join(
-            [f"## {self.title}", "", *(f"| {line} |" for line in lines), "", *(f"{note}\n" for note in self.notes)]
-        )
+        return "\n".join([f"## {self.title}", "", *(f"| {line} |" for line in lines), ""])
 
     def latex(self) -> str:
         body = " \\\\\n".join(" & ".join(map(_tex, row)) for row in self.rows)
@@ -43,7 +40,7 @@ class Table:
         shape = "l" + "r" * (len(self.columns) - 1)
         return (
             f"% {self.title}\n\\begin{{tabular}}{{{shape}}}\n\\hline\n{head} \\\\\n\\hline\n{body} \\\\\n\\hline\n"
-            f"\\end{{tabular}}\n{''.join(f'% {note}' + chr(10) for note in self.notes)}"
+            f"\\end{{tabular}}\n"
         )
 
     def csv(self) -> str:
@@ -52,19 +49,21 @@ class Table:
         return text.getvalue()
 
 
-def of_block(block: Block, found: Sequence[Found]) -> Table:
-    """What is there of a block's runs, and the paper's numbers beside it."""
+def of_block(block: Block, found: Sequence[Found]) -> list[Table]:
+    """What is there of a block's runs with the paper's numbers beside it, and what can be said of the differences."""
     frames = {}
     for name, specs in block.rows.items():
         if runs := sweep.of(specs, found):
             frames[name] = statistics.by_run([(one.spec, one.rounds) for one in runs]).assign(method=name)
-    made = of_frame(block.title, pd.concat(frames.values())) if frames else Table(block.title, _columns(), [])
+    frame = pd.concat(frames.values()) if frames else pd.DataFrame()
+    made = of_frame(block.title, frame) if frames else Table(block.title, _columns(), [])
     ours = {row[0]: row for row in made.rows}
     rows = [ours.get(name, [name, *["–"] * (len(made.columns) - 1)]) for name in block.rows]
-    if not block.published:
-        return replace(made, rows=rows)
-    beside = [[*row, *_beside(block.published.get(row[0]))] for row in rows]
-    return replace(made, columns=[*made.columns, "paper: global", "paper: local", "paper: round"], rows=beside)
+    made = replace(made, rows=rows)
+    if block.published:
+        beside = [[*row, *_beside(block.published.get(row[0]))] for row in rows]
+        made = replace(made, columns=[*made.columns, "paper: global", "paper: local", "paper: round"], rows=beside)
+    return [made, differences(block.title, frame)] if len(frames) > 1 else [made]
 
 
 def of_frame(title: str, frame: pd.DataFrame) -> Table:
@@ -73,30 +72,30 @@ def of_frame(title: str, frame: pd.DataFrame) -> Table:
     for name, own in frame.groupby("method", sort=False):
         converged = own[f"{METHODS.get(str(name), 'global')}_converged"]
         rows.append([str(name), *(_per_cent(own[column]) for column in SEEN), _rounds(converged), str(len(own))])
-    return Table(title, _columns(), rows, tuple(compare(frame)))
+    return Table(title, _columns(), rows)
+
+
+def differences(table: str, frame: pd.DataFrame) -> Table:
+    """Each method against the best of the others, seed by seed, in points."""
+    rows = []
+    for method in map(str, frame["method"].unique()):
+        cells = []
+        for metric in ("global_last", "local_last"):
+            other = statistics.best_other(frame, method, metric)
+            cells.append("–" if other is None else versus(other, statistics.difference(frame, method, other, metric)))
+        rows.append([method, *cells])
+    return Table(f"{table}: against the best other method, points and 95 % interval", ["", "global, last", "local, last"], rows)
+
+
+def versus(other: str, found: Difference) -> str:
+    if not isfinite(found.low):
+        return f"{100 * found.mean:+.2f} to {other} (one seed shows nothing)"
+    interval = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
+    return f"{100 * found.mean:+.2f} to {other} {interval}: {found.verdict}"
 
 
 def _columns() -> list[str]:
     return ["", *SEEN.values(), "converged, round", "seeds"]
-
-
-def compare(frame: pd.DataFrame) -> list[str]:
-    """Each side's best method against the next one, over the same seeds."""
-    notes = []
-    for side in ("global", "local"):
-        metric = f"{side}_last"
-        best = str(frame.groupby("method", sort=False)[metric].mean().idxmax())
-        if (other := statistics.best_other(frame, best, metric)) is not None:
-            notes.append(f"{side}, last: {versus(best, other, statistics.difference(frame, best, other, metric))}")
-    return notes
-
-
-def versus(method: str, other: str, found: Difference) -> str:
-    if not isfinite(found.low):
-        return f"{method} against {other}: {100 * found.mean:+.2f} points from {found.seeds} seed, which shows nothing"
-    interval = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-    verdict = f"{method} {found.verdict}" if "show" not in found.verdict else found.verdict
-    return f"{method} against {other}: {100 * found.mean:+.2f} points, 95 % {interval} over {found.seeds} seeds: {verdict}"
 
 
 def _per_cent(values: "pd.Series[float]") -> str:

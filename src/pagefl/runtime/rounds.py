@@ -29,12 +29,8 @@ class Rounds:
         self.round = 0
         self.equilibrium: int | None = None  # the round in which the game came to rest
         self.payoffs = {"server": 0.0, "clients": 0.0}
-        first = self.federation.judge(0, "test", "reward")  # who has not trained yet is judged by the first model
-        self.scores = {
-            "test_loss": first["test"].loss,
-            "test_accuracy": first["test"].accuracy,
-            "train_loss": first["reward"].loss,
-        }
+        test, reward = game.begin()
+        self.scores = {"test_loss": test.loss, "test_accuracy": test.accuracy, "train_loss": reward.loss}
         rest = Rest(settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs)
         self.watch = Watch(rest) if settings.stop == "equilibrium" else None
         self._look_again()

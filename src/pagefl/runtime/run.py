@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,11 +80,22 @@ def play(
     say: Say = lambda message: None,
 ) -> Run:
     """Run to the last round; where the directory holds a checkpoint, from there."""
-    with one_numeric_mode(), ExitStack() as opened:
+    with one_numeric_mode():
         federation = make_federation(task, algorithm, settings, say, directory and directory.path)
         game = make_game(federation, players or FixedPlayers(), settings)
-        if directory:
-            opened.enter_context(directory.open())
+        return loop(game, partial(task.fresh_module, settings.seed), settings, directory, observe, say)
+
+
+def loop(
+    game: FederatedGame,
+    make_module: Callable[[], nn.Module],
+    settings: Settings,
+    directory: RunDirectory | None,
+    observe: Observe,
+    say: Say,
+) -> Run:
+    """Round after round, with records and checkpoints."""
+    with directory.open() if directory else nullcontext():
         rounds = Rounds(game, settings, Demand(settings.shifts(), directory.path if directory else None))
         records = record.Records(directory.path if directory else None, _restore(rounds, directory, say))
 
@@ -98,7 +109,7 @@ def play(
                 stage.mkdir(parents=True, exist_ok=True)
                 checkpoint.save(stage, rounds.state(), rounds.facts())
 
-        with with_workers(federation, settings), _polite_stop() as stopped:
+        with with_workers(game.federation, settings), _polite_stop() as stopped:
             try:
                 saved = monotonic()
                 while not rounds.over and not stopped.is_set():
@@ -118,9 +129,8 @@ def play(
                 records.close()
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
-        state = {**federation.state(), **game.tensors}
-    make = partial(task.fresh_module, settings.seed)
-    return Run(records.rounds, records.clients, state, make, directory and directory.path, rounds.over)
+        state = {**game.federation.state(), **game.tensors}
+    return Run(records.rounds, records.clients, state, make_module, directory and directory.path, rounds.over)
 
 
 def worker_count(settings: Settings) -> int:

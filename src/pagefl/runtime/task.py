@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import nn
 
@@ -10,14 +10,21 @@ from pagefl.core import rng
 from pagefl.data.federated import FederatedData
 
 
-@dataclass(frozen=True)
 class Task:
-    """`module`: an nn.Module, whose weights are the start, or a function that makes one from the run's seed."""
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module | Callable[[], nn.Module],
+        data: FederatedData | Callable[[], FederatedData],
+        settings: Mapping[str, float | int] | None = None,
+    ) -> None:
+        """`module`: an nn.Module, whose weights are the start, or a function that makes one. `data`: they, or a function
+        that makes them: a node, which has data of its own, needs the model alone. `settings`: lr, epochs … that suit it."""
+        self.name, self.module, self._data, self.settings = name, module, data, settings or {}
 
-    name: str
-    module: nn.Module | Callable[[], nn.Module]
-    data: FederatedData
-    settings: Mapping[str, float | int] = field(default_factory=dict)  # lr, epochs, batch_size … that suit it
+    @cached_property
+    def data(self) -> FederatedData:
+        return self._data() if callable(self._data) else self._data
 
     def fresh_module(self, seed: int) -> nn.Module:
         if isinstance(self.module, nn.Module):
