@@ -15,8 +15,9 @@ LOWER = {  # what each layer may import, beside itself
     "models": {"core"},
     "runtime": {"core", "algorithms", "agents", "game", "data", "models"},
     "experiments": {"core", "algorithms", "agents", "game", "data", "models", "runtime"},
+    "deploy": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "report": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
-    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "report", "api"},
+    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "deploy", "report", "api"},
 }
 
 

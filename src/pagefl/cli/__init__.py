@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from . import bench, catalogue, data, runs, sweeps
+from . import bench, catalogue, data, deploy, runs, sweeps
 from .console import err
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app.command()(catalogue.show)
 for command in (sweeps.sweep, sweeps.compare, sweeps.reproduce):
     app.command()(command)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
 app.add_typer(bench.app, name="bench")
 
 

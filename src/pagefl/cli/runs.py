@@ -57,7 +57,7 @@ def run(
         specs.override(raw, assignment)
     resolved = specs.resolve(raw)
     out = out or _free_directory(f"{resolved.task['name']}-{resolved.label}-s{resolved.seed}")
-    _follow(resolved, out, json, track, lambda **watch: api.launch(resolved, out=out, **watch))
+    follow(resolved, out, json, track, lambda **watch: api.launch(resolved, out=out, **watch))
 
 
 def resume(
@@ -70,7 +70,7 @@ def resume(
     from pagefl import api
 
     spec = api.spec_of(directory, rounds=rounds)
-    _follow(spec, directory, json, track, lambda **watch: api.resume(directory, rounds=spec.rounds, **watch))
+    follow(spec, directory, json, track, lambda **watch: api.resume(directory, rounds=spec.rounds, **watch))
 
 
 def report(
@@ -109,7 +109,7 @@ def verify(
     err.print(f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; figure: {figure}")
 
 
-def _follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]) -> None:
+def follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]) -> None:
     from pagefl.report.progress import Progress, summary
     from pagefl.report.trackers import tracker
 

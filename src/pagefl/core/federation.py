@@ -127,10 +127,10 @@ class Federation:
                 home[ids] = rows[chosen]
         personal = outcome.personal[chosen]
         scores = [self.model.score(personal, self.data[role], ids) if len(ids) else NONE for role in ("test", "reward")]
-        looks = self._look(outcome.upload, good, job.candidates_on) if job.candidates_on else None
+        looks = self.look(outcome.upload, good, job.candidates_on) if job.candidates_on else None
         return good.cpu().numpy(), *scores, looks
 
-    def _look(self, upload: State, good: Tensor, role: str) -> Floats:
+    def look(self, upload: State, good: Tensor, role: str) -> Floats:
         """The accuracy of each upload, as the server can judge it, on all of the server's examples of one role."""
         rows = self.algorithm.candidates(self.sent["model"], {name: value[good] for name, value in upload.items()})
         if not upload:  # one model for all

@@ -3,8 +3,6 @@
 Rows hold weight [classes, features] and then bias [classes]. In training the lanes of a vector are classes, so weights are
 turned around and padded; in judging they are examples.
 """
-# mypy: disable-error-code="no-untyped-def"
-# numba infers the types
 
 import numpy as np
 from numba import njit

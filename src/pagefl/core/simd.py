@@ -3,8 +3,6 @@
 Left to itself the compiler guards every short loop against arrays that overlap, and picks its own order of sums; with these
 a loop costs what its arithmetic costs, and its result is the same on every machine that multiplies and adds in one.
 """
-# mypy: disable-error-code="no-untyped-def"
-# numba infers the types
 
 from llvmlite import ir
 from numba import types

@@ -104,6 +104,11 @@ def read(path: Path) -> Raw:
         raise UserError(f"spec = {path}: cannot be read: {error.strerror}") from error
 
 
+def of_text(text: str) -> RunSpec:
+    """A complete spec as it was written down."""
+    return resolve(tomllib.loads(text))
+
+
 def override(raw: Raw, assignment: str) -> None:
     """`algorithm.mu=0.01`: the value is TOML, or a plain string."""
     name, sign, text = assignment.partition("=")

@@ -28,7 +28,7 @@ from .spec import RunSpec
 
 FINISHED = "finished"  # a file in the run's directory
 VERSION = 2  # of what a spec's run computes: a change of results makes every run anew
-NO_MATTER = ("workers", "checkpoint_seconds")  # to the result
+NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # to the result
 LOOK_SECONDS = 1.0
 MEASURED_CLIENTS, MEASURED_ROUNDS = 4, 3
 QUICK_SECONDS = 2.0

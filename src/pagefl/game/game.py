@@ -1,6 +1,8 @@
 """FederatedGame: in every stage the clients lead, the server sees their result and follows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -37,6 +39,7 @@ class Led(NamedTuple):
     trained: Trained
     rewards: Floats  # of trained.ids, raw
     losses: Losses | None
+    absent: Mapping[str, int] = MappingProxyType({})  # in a deployment: how many did not answer, or too late
 
 
 class Followed(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,6 +19,7 @@ from pagefl.core import linear, rng
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.engine import Training
 from pagefl.core.errors import UserError
+from pagefl.core.examples import Splits
 from pagefl.core.federation import Federation
 from pagefl.core.layout import Layout
 from pagefl.game.game import FederatedGame, Terms
@@ -63,6 +65,8 @@ class Run:
 
     def personal(self, client: int) -> nn.Module:
         """A client's own model."""
+        if "clients.personal" not in self.state:
+            raise UserError(f"client {client}'s own model is on its node: in a deployment it never leaves it")
         return self._module(self.state["clients.personal"][client])
 
     def _module(self, row: Tensor) -> nn.Module:
@@ -145,9 +149,13 @@ def make_federation(
     settings: Settings,
     say: Say = lambda message: None,
     folder: Path | None = None,
+    *,
+    kind: Callable[..., Federation] = Federation,
+    first: int = 0,
+    **options: Any,
 ) -> Federation:
-    """`folder`: for rows that memory has no room for."""
-    data = task.data.hold_out(settings.holdout, settings.seed) if settings.holdout else task.data
+    """`folder`: for rows that memory has no room for. `first`: the number of the first client."""
+    data = split(task, settings)
     module = task.fresh_module(settings.seed)
     labels = 1 + max(int(part.y.max()) for part in (data.train, data.test, data.game, data.server_test))
     try:
@@ -158,19 +166,27 @@ def make_federation(
     if not linear.compiled():
         say("compiling the kernels (once; kept in numba's cache) …")
     shared = SharedRows(folder)
-    federation = Federation(
+    federation = kind(
         model,
         algorithm,
         data,
-        Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip),
+        Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip, first),
         row=model.layout.row(module),
         chunk=settings.chunk or None,
         look=settings.look,
         allocate=shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device),
+        **options,
     )
     if shared.in_file:
         say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
     return federation
+
+
+def split(task: Task, settings: Settings) -> Splits:
+    """With a hold-out where the settings want one, unless the data have their own."""
+    if not settings.holdout or task.data.holdout is not None:
+        return task.data
+    return task.data.hold_out(settings.holdout, settings.seed)
 
 
 def make_game(federation: Federation, players: Players, settings: Settings) -> FederatedGame:
@@ -178,7 +194,7 @@ def make_game(federation: Federation, players: Players, settings: Settings) -> F
     return FederatedGame(federation, *players.sides(setup), setup, terms)
 
 
-def agreed(federation: Federation, settings: Settings) -> tuple[Setup, Terms]:
+def agreed(federation: Federation, settings: Settings, first: int = 0) -> tuple[Setup, Terms]:
     """What players are told, and what is fixed, before the game begins."""
     setup = Setup(
         clients=federation.size,
@@ -188,6 +204,7 @@ def agreed(federation: Federation, settings: Settings) -> tuple[Setup, Terms]:
         lr=settings.lr,
         epochs=settings.epochs,
         released=settings.protocol == "released",
+        first=first,
     )
     terms = Terms(
         penalty=settings.reward_penalty,

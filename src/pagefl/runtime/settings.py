@@ -9,6 +9,20 @@ from pagefl.game.rules import Bias
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
+class DeploySettings(BaseModel):
+    """How a federation of real nodes is run; a simulation takes no notice."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    deadline: Finite = Field(600.0, gt=0, description="seconds that a round's replies are waited for")
+    patience: Finite = Field(600.0, gt=0, description="seconds that nodes are waited for before the first round")
+    fewest: Finite = Field(0.5, gt=0, le=1, description="share of the clients asked whose replies make a round")
+    largest_norm: Finite = Field(100.0, gt=1, description="of an upload, in multiples of the round's median")
+    tells: list[Literal["accuracy", "loss", "moves", "rewards"]] = Field(
+        ["accuracy", "loss", "moves", "rewards"], description="what clients tell beside uploads and data size"
+    )
+
+
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -39,6 +53,7 @@ class Settings(BaseModel):
     path: Literal["auto", "fused", "stacked", "rows"] = Field("auto", description="how rows are trained; auto measures once")
     checkpoint_seconds: Finite = Field(10.0, ge=0, description="time between checkpoints; 0: after every round")
     stages_every: int = Field(0, ge=0, description="rounds between checkpoints that are kept for `pagefl verify`; 0: none")
+    deploy: DeploySettings = Field(DeploySettings(), description="of `pagefl deploy`: deadline, fewest, largest_norm, tells …")
     clients_every: int = Field(1, ge=0, description="rounds between records of every client; 0: none")
 
     @field_validator("bias")

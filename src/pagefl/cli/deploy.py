@@ -1,0 +1,86 @@
+"""`pagefl deploy`: a federation of real nodes, through Flower."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .console import Json, err
+
+app = typer.Typer(no_args_is_help=True, help="The same algorithms and players on real nodes, through Flower.")
+
+
+def _spec(file: Path, nodes: int | None = None) -> Any:
+    from pagefl.experiments import spec as specs
+
+    raw = specs.read(file)
+    if nodes is not None:
+        specs.put(raw, "task.clients", nodes)
+    return specs.resolve(raw)
+
+
+@app.command(name="app")
+def app_(
+    spec: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
+    out: Annotated[Path, typer.Option(help="The Flower app's folder.")] = Path("federation"),
+    run: Annotated[str, typer.Option(help="On the server's machine: the run's directory.")] = "/var/lib/pagefl/run",
+    data: Annotated[str, typer.Option(help="On the server's machine: its examples.")] = "/var/lib/pagefl/server.safetensors",
+) -> None:
+    """Write a ready Flower app for a spec: `flwr run FOLDER CONNECTION` runs it."""
+    from pagefl.deploy import app as apps
+
+    err.print(f"wrote {apps.write(_spec(spec), out, run, data)}")
+
+
+@app.command()
+def data(
+    spec: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
+    out: Annotated[Path, typer.Option(help="Where the parties' files go.")] = Path("parties"),
+) -> None:
+    """Deal a task's examples out: a file for the server, and one for each client."""
+    from pagefl.deploy import parties
+    from pagefl.runtime.run import split
+
+    resolved = _spec(spec)
+    parties.write(split(resolved.make_task(), resolved), out)
+    err.print(f"wrote {out / parties.SERVER} and {resolved.task['clients']} clients' files")
+
+
+@app.command(name="keys")
+def keys_(
+    out: Annotated[Path, typer.Option(help="Where they go; private ones are for the owner's eyes alone.")] = Path("keys"),
+    host: Annotated[list[str] | None, typer.Option(help="Name or address of the server. Repeatable.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes get a key.")] = 4,
+) -> None:
+    """Make a CA, the server's certificate, and a key for each node."""
+    from pagefl.deploy import keys
+
+    written = keys.make(out, host or ["127.0.0.1", "localhost"], nodes)
+    err.print(f"wrote {len(written)} files to {out}; {keys.CA_KEY} is needed again only for another certificate: lock it away")
+
+
+@app.command()
+def local(
+    spec: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes, a client on each.")] = 4,
+    out: Annotated[Path, typer.Option(help="The run's directory; if it holds a run, that one goes on.")] = Path("deployed"),
+    json: Json = False,
+) -> None:
+    """Start a whole federation on this machine, with TLS and authentication, run a spec on it, and stop it."""
+    from pagefl import api
+    from pagefl.core.errors import UserError
+    from pagefl.deploy import local as federations
+
+    from .runs import follow
+
+    resolved = _spec(spec, nodes)
+    if (out / "spec.toml").exists() and api.spec_of(out).task != resolved.task:
+        raise UserError(f"out = {out}: it holds a run of another spec; choose another directory")
+
+    def start(**watch: Any) -> Any:
+        with federations.started(resolved, out) as federation:
+            federation.follow(**watch)
+        api.report([out], out / "report.html")
+        return api.load(out)
+
+    follow(resolved, out, json, None, start)

@@ -1,0 +1,1 @@
+"""The same algorithms and players on real nodes, through Flower."""

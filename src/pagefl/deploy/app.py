@@ -1,0 +1,40 @@
+"""A ready Flower app: a folder that `flwr run` takes, with the complete spec in it."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import tomli_w
+
+from pagefl.core.errors import UserError
+from pagefl.experiments.spec import RunSpec
+
+
+def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
+    """`out` and `data`: where the server, on its own machine, writes the run and finds its examples."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"out = {folder}: the folder is not empty; choose another")
+    module = folder / "federation"
+    module.mkdir(parents=True)
+    (module / "__init__.py").write_text("")
+    for side in ("client", "server"):  # Flower looks for an assignment
+        (module / f"{side}.py").write_text(f"from pagefl.deploy import {side}_app\n\napp = {side}_app.app\n")
+    about = {
+        "project": {
+            "name": "pagefl-federation",
+            "version": "1.0.0",
+            "description": f"{spec.label} on {spec.task['name']}, {spec.task['clients']} clients",
+            "license": "Apache-2.0",
+            "dependencies": [f"pagefl[deploy]=={version('pagefl')}"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "pagefl",
+                    "components": {"serverapp": "federation.server:app", "clientapp": "federation.client:app"},
+                    "config": {"spec": spec.toml(), "out": out, "data": data},
+                }
+            }
+        },
+    }
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(about, multiline_strings=True))
+    return folder

@@ -1,0 +1,57 @@
+"""The ClientApp: what Flower runs on a node. Its data, its kept state and its agent stay on that node's disk."""
+
+from pathlib import Path
+
+import torch
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from pagefl.core.algorithm import State
+from pagefl.core.errors import UserError
+from pagefl.experiments import spec as specs
+from pagefl.experiments.spec import RunSpec
+from pagefl.game.rules import Bias
+
+from . import parties, wire
+from .node import Node
+
+NUMBER = "number"
+app = ClientApp()
+
+
+@app.query()
+def meet(message: Message, context: Context) -> Message:
+    """Who is here, with how many examples, and how the model that was sent does on them."""
+    node, sent, ask = _open(message, context)
+    return Message(wire.pack({}, {**node.begin(sent), NUMBER: ask["number"]}), reply_to=message)
+
+
+@app.train()
+def lead(message: Message, context: Context) -> Message:
+    """One round: look, choose, train, learn, keep, answer."""
+    node, sent, ask = _open(message, context)
+    upload, told = node.lead(ask["round"], Bias.parse(ask["bias"]), sent)
+    return Message(wire.pack(upload, told, {"run": ask["run"], "round": ask["round"]}), reply_to=message)
+
+
+def _open(message: Message, context: Context) -> tuple[Node, State, dict]:  # type: ignore[type-arg]
+    config = context.node_config
+    spec = specs.of_text(str(context.run_config["spec"]))
+    number = _number(config.get("client"), spec)
+    asked = message.content[wire.ASK]
+    assert isinstance(asked, ConfigRecord)
+    run = str(asked["run"])
+    if not run.isalnum():  # it becomes a folder's name
+        raise UserError(f"run = {run!r}: valid are letters and digits")
+    data = parties.read_client(Path(str(config["data"])), holdout=spec.holdout > 0)
+    mean_size = float(asked["mean_size"]) if "mean_size" in asked else None  # type: ignore[arg-type]
+    node = Node(spec, number, data, Path(str(config["state"])), run, mean_size)
+    due = {name: torch.Size(rows.shape[1:]) for name, rows in node.federation.sent.items()}
+    return node, wire.arrays(message.content, due), {**asked, "number": number}
+
+
+def _number(given: object, spec: RunSpec) -> int:
+    clients = spec.task["clients"]
+    if not isinstance(given, int) or not 0 <= given < clients:
+        raise UserError(f"--node-config client={given}: valid is a number from 0 to {clients - 1}, this node's own")
+    return given

@@ -1,0 +1,98 @@
+"""Certificates and keys: a CA of the federation's own, the server's certificate, and a key by which each node is known."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from pagefl.core.errors import UserError
+
+DAYS = 365
+CA, CA_KEY, SERVER, SERVER_KEY = "ca.pem", "ca.key", "server.pem", "server.key"
+
+
+def node_key(number: int) -> str:
+    return f"node-{number}.key"
+
+
+def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
+    """All of them, for a server that is reached under these names and addresses. What is there already stays."""
+    if (folder / CA).exists():
+        raise UserError(f"out = {folder}: it has keys already, and new ones would lock their nodes out; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pagefl federation CA")])
+    basic = x509.BasicConstraints(ca=True, path_length=0)
+    ca = _certificate(ca_name, ca_name, ca_key, ca_key).add_extension(basic, critical=True)
+    ca = ca.add_extension(_usage(signs=True), critical=True).sign(ca_key, hashes.SHA384())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    server = _certificate(name, ca_name, server_key, ca_key)
+    server = server.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    server = server.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+    server = server.add_extension(_usage(signs=False), critical=True)
+    server = server.add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    pem = serialization.Encoding.PEM
+    written = [
+        _secret(folder / CA_KEY, _private(ca_key, serialization.PrivateFormat.PKCS8)),
+        _secret(folder / SERVER_KEY, _private(server_key, serialization.PrivateFormat.PKCS8)),
+        _public(folder / SERVER, server.sign(ca_key, hashes.SHA384()).public_bytes(pem)),
+    ]
+    for number in range(nodes):
+        key = ec.generate_private_key(ec.SECP384R1())  # what Flower's nodes sign with
+        openssh = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        path = folder / node_key(number)
+        written += [
+            _secret(path, _private(key, serialization.PrivateFormat.OpenSSH)),
+            _public(path.with_suffix(".pub"), openssh),
+        ]
+    return [*written, _public(folder / CA, ca.public_bytes(pem))]  # last: where it is, all are
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, ca_key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=DAYS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    no = dict.fromkeys(
+        ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"],
+        False,
+    )
+    return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **no)
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _secret(path: Path, content: bytes) -> Path:
+    """Never, not for an instant, to be read by others."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    return path
+
+
+def _public(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path

@@ -1,0 +1,219 @@
+"""A whole federation on one machine, to try it out: SuperLink, SuperNodes, TLS and authentication, as on many machines."""
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import tomli_w
+
+from pagefl.core.errors import UserError
+from pagefl.experiments.spec import RunSpec
+from pagefl.runtime import record
+from pagefl.runtime.run import Observe, Say, split
+
+from . import app, keys, parties
+from .server_app import LOG, OUTCOME
+
+HOST, CONNECTION = "127.0.0.1", "local"
+LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 120.0, 10.0
+
+
+class Local:
+    """`folder/deploy` holds what is not the run's: keys, each party's data and state, logs, Flower's own configuration."""
+
+    def __init__(self, spec: RunSpec, folder: Path) -> None:
+        self.spec, self.folder = spec, folder.resolve()
+        self.own = self.folder / "deploy"
+        self.keys, self.data, self.logs = self.own / "keys", self.own / "data", self.own / "logs"
+        self.nodes = spec.task["clients"]
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = f"{HOST}:{_free_port()}"
+
+    def prepare(self) -> None:
+        """What a second start finds, it keeps."""
+        for path in (self.logs, self.own / "home"):
+            path.mkdir(parents=True, exist_ok=True)
+        if not (self.keys / keys.CA).exists():
+            keys.make(self.keys, [HOST, "localhost"], self.nodes)
+        if not (self.data / parties.SERVER).exists():
+            parties.write(split(self.spec.make_task(), self.spec), self.data)
+        if not (self.own / "app").exists():
+            app.write(self.spec, self.own / "app", str(self.folder), str(self.data / parties.SERVER))
+        connection = {"address": self.address, "root-certificates": str(self.keys / keys.CA), "insecure": False}
+        known = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (self.own / "home" / "config.toml").write_text(tomli_w.dumps(known))
+
+    def start(self) -> None:
+        """Everything; it is up when the run is accepted."""
+        host, port = self.address.split(":")
+        self.start_process(
+            "superlink",
+            *("flower-superlink", "--host", host, "--port", port, "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", str(self.keys / keys.CA), "--ssl-certfile", str(self.keys / keys.SERVER)),
+            *("--ssl-keyfile", str(self.keys / keys.SERVER_KEY), "--disable-runtime-dependency-installation"),
+        )
+        _wait_for(lambda: _listens(self.address) or self._dead("superlink"), "the SuperLink does not answer")
+        for number in range(self.nodes):
+            self.flwr("supernode", "register", str((self.keys / keys.node_key(number)).with_suffix(".pub")), CONNECTION)
+            self.start_node(number)
+        self.flwr("run", str(self.own / "app"), CONNECTION)
+
+    def start_node(self, number: int, *security: str) -> None:
+        """`security`: options in place of the federation's CA and this node's key."""
+        config = {
+            "client": number,
+            "data": str(self.data / parties.client_file(number)),
+            "state": str(self.own / f"node-{number}"),
+        }
+        text = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+        key = str(self.keys / keys.node_key(number))
+        usual = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", key)
+        self.start_process(
+            f"node-{number}",
+            *("flower-supernode", "--superlink", self.address, "--host", HOST, "--port", str(_free_port())),
+            *("--node-config", text, *(security or usual)),
+        )
+
+    def start_process(self, name: str, *command: str) -> None:
+        """In a session of its own, so that it can be stopped with all that it starts, and ends if we are killed."""
+        with (self.logs / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(  # noqa: S603 (our own arguments)
+                [_program(command[0]), *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def flwr(self, *arguments: str) -> str:
+        done = subprocess.run(  # noqa: S603 (our own arguments)
+            [_program("flwr"), *arguments], env=self._environment(), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise UserError(f"flwr {arguments[0]} failed: {' '.join((done.stderr + done.stdout).split())[-400:]}")
+        return done.stdout
+
+    def kill(self, name: str, how: int = signal.SIGKILL) -> None:
+        """A process and all that it has started."""
+        process = self.processes.pop(name)
+        for number in (how, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, number)
+                process.wait(STOP_SECONDS)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+        process.wait()
+
+    def stop(self) -> None:
+        for name in list(self.processes):
+            self.kill(name, signal.SIGTERM)
+
+    def serving(self) -> bool:
+        """Whether the server is at work: it holds the run's lock for as long as it lives."""
+        try:
+            with (self.folder / ".lock").open("r+") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def follow(self, observe: Observe, say: Say) -> None:
+        """Until the server has written down how it ended."""
+        seen = len(record.read(self.folder)[0])
+        said = (self.folder / LOG).stat().st_size if (self.folder / LOG).exists() else 0
+        begun, served = monotonic(), False
+        while True:
+            over = (self.folder / OUTCOME).exists()
+            served = served or self.serving()
+            alone = not over and (not self.serving() if served else monotonic() - begun > START_SECONDS)
+            for entry in record.read(self.folder)[0][seen:]:
+                observe(entry)
+                seen += 1
+            said = _tell(self.folder / LOG, said, say)
+            if over:
+                break
+            if alone and not (self.folder / OUTCOME).exists():
+                raise UserError(f"the server has died; the same command goes on from its checkpoint (logs: {self.logs})")
+            if self._dead("superlink"):
+                raise UserError(f"the SuperLink has died; the same command goes on from the checkpoint (logs: {self.logs})")
+            sleep(LOOK_SECONDS)
+        if problem := json.loads((self.folder / OUTCOME).read_text())["problem"]:
+            raise UserError(problem)
+
+    def _dead(self, name: str) -> bool:
+        return self.processes[name].poll() is not None
+
+    def _environment(self) -> dict[str, str]:
+        own = {"FLWR_HOME": str(self.own / "home"), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+        programs = str(Path(sys.executable).parent)  # where Flower looks for its own programs
+        return {**os.environ, **own, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+@contextmanager
+def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
+    """Whatever happens, nothing of it is left running."""
+    local = Local(spec, folder)
+    local.prepare()
+    (local.folder / OUTCOME).unlink(missing_ok=True)
+    try:
+        local.start()
+        yield local
+    finally:
+        local.stop()
+
+
+def _program(name: str) -> str:
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise UserError(f"deploy needs Flower, whose {name} is not installed; `pip install pagefl[deploy]` brings it")
+    return str(path)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+def _listens(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as trial:
+        trial.settimeout(1.0)
+        return trial.connect_ex((host, int(port))) == 0
+
+
+def _wait_for(condition, problem: str) -> None:  # type: ignore[no-untyped-def]
+    end = monotonic() + START_SECONDS
+    while not condition():
+        if monotonic() > end:
+            raise UserError(problem)
+        sleep(LOOK_SECONDS)
+
+
+def _tell(path: Path, place: int, say: Say) -> int:
+    """What the server has logged since."""
+    if not path.exists():
+        return place
+    with path.open("rb") as file:
+        file.seek(place)
+        lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    for line in lines:
+        say(line.decode(errors="replace").rstrip())
+    return place + sum(map(len, lines))

@@ -1,0 +1,75 @@
+"""What each party has on its own disk: its examples in one file, and nothing of anybody else's."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pagefl.core.errors import UserError
+from pagefl.core.examples import Examples, Splits
+from pagefl.data.augment import crop_and_flip
+
+SERVER = "server.safetensors"
+AUGMENTS = {"crop_and_flip": crop_and_flip}
+
+
+def client_file(number: int) -> str:
+    return f"client-{number}.safetensors"
+
+
+def write(data: Splits, folder: Path) -> None:
+    """Deal a federation's examples out: a file for the server, one for each client."""
+    folder.mkdir(parents=True, exist_ok=True)
+    augment = {"augment": data.train.augment.__name__} if data.train.augment else None
+    own = {"train": data.train, "test": data.test, **({"holdout": data.holdout} if data.holdout else {})}
+    for i in range(len(data.train)):
+        save_file(_flat({role: examples.client(i) for role, examples in own.items()}), folder / client_file(i), augment)
+    public = {role: (examples.x, examples.y) for role, examples in (("game", data.game), ("server_test", data.server_test))}
+    save_file(_flat(public), folder / SERVER)
+
+
+def _flat(parts: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    return {
+        f"{role}.{side}": value.contiguous() for role, pair in parts.items() for side, value in zip("xy", pair, strict=True)
+    }
+
+
+def read_client(path: Path, holdout: bool) -> Splits:
+    """A federation of one. It has nothing of the server's: its own examples stand there, and are never looked at."""
+    tensors, facts = _read(path, ["train", "test", *(["holdout"] if holdout else [])])
+    augment = AUGMENTS.get(facts.get("augment", ""))
+    train = Examples.of([tensors["train"]], augment)
+    test, held = (Examples.of([tensors[role]]) if role in tensors else None for role in ("test", "holdout"))
+    assert test is not None
+    return Splits(train, test, test, test, held)
+
+
+def read_server(path: Path) -> Splits:
+    """The server's two halves. It has nobody's training data: its game half stands there, to rehearse a round with."""
+    tensors, _ = _read(path, ["game", "server_test"])
+    game, test = (Examples.of([tensors[role]]) for role in ("game", "server_test"))
+    return Splits(game, game, game, test, game)
+
+
+def _read(path: Path, roles: list[str]) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, str]]:
+    wanted = [f"{role}.{side}" for role in roles for side in "xy"]
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = file.metadata() or {}
+            if missing := [name for name in wanted if name not in file.keys()]:  # noqa: SIM118 (not a dict)
+                raise UserError(f"data = {path}: it has no {', '.join(missing)}; valid is a safetensors file with {wanted}")
+            tensors = {name: file.get_tensor(name) for name in wanted}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"data = {path}: it cannot be read ({error}); valid is a safetensors file with {wanted}") from error
+    pairs = {role: (tensors[f"{role}.x"], tensors[f"{role}.y"]) for role in roles}
+    for role, (x, y) in pairs.items():
+        if y.dim() != 1 or not len(y) or len(x) != len(y) or y.dtype != torch.int64 or int(y.min()) < 0:
+            raise UserError(
+                f"data = {path}: {role} has x of shape {list(x.shape)} and y of shape {list(y.shape)}, {y.dtype}; "
+                "valid is n > 0 examples and n labels from 0, int64"
+            )
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise UserError(f"data = {path}: {role}.x has values that are NaN or infinite; all must be finite")
+    return pairs, facts

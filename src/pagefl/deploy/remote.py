@@ -1,0 +1,168 @@
+"""The server's half of the game, whose clients are elsewhere: asks nodes, checks what they send, and follows."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagefl.agents.ddpg import Losses
+from pagefl.core.algorithm import State
+from pagefl.core.errors import UserError
+from pagefl.core.evaluate import Scores
+from pagefl.core.federation import Federation, Trained
+from pagefl.game.game import FederatedGame, Led, Terms
+from pagefl.game.players import Fixed, Follower, Setup
+from pagefl.game.rules import Bias, Floats, Integers
+
+from .node import SIZE
+
+Say = Callable[[str], None]
+
+
+class Reply(NamedTuple):
+    """What a node has answered, checked for its form."""
+
+    upload: State
+    told: dict[str, float]
+
+
+class Answers(NamedTuple):
+    replies: dict[int, Reply]
+    refused: dict[int, str]  # and why
+    missing: int  # were asked, and did not answer in time
+    late: int  # answered an earlier round, after its end
+
+
+class Nodes(Protocol):
+    """The clients, by their numbers, wherever they are."""
+
+    def meet(self, sent: State) -> dict[int, dict[str, float]]:
+        """What those tell that have not been met in this run, or have come again."""
+
+    def ask(self, round: int, bias: Bias, sent: State, mean_size: float, who: list[int]) -> Answers: ...
+
+
+class ServerHalf(Federation):
+    """It holds its own examples, and of its clients what they uploaded last."""
+
+    def __init__(self, *arguments: Any, clients: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.size = clients
+        self.uploads = {name: rows.new_zeros(clients, *rows.shape[1:]) for name, rows in self.uploads.items()}
+        self.personal = next(iter(self.uploads.values()), self.sent["model"])
+        self.kept = {}
+
+    @property
+    def due(self) -> dict[str, torch.Size]:
+        """What a client uploads, by name and shape."""
+        return {name: rows.shape[1:] for name, rows in self.uploads.items()}
+
+    def state(self) -> State:
+        return {f"server.{name}": value for name, value in self.server.items()}
+
+
+class RemoteGame(FederatedGame):
+    def __init__(
+        self,
+        federation: ServerHalf,
+        nodes: Nodes,
+        follower: Follower,
+        setup: Setup,
+        terms: Terms,
+        *,
+        largest_norm: float,
+        fewest: float,
+        say: Say,
+    ) -> None:
+        """`largest_norm`: of an upload, in multiples of the round's median. `fewest`: the share of those asked whose replies
+        make a round."""
+        super().__init__(federation, Fixed(setup), follower, setup, terms)
+        self.nodes, self.sizes, self.largest_norm, self.fewest, self.say = nodes, setup.sizes, largest_norm, fewest, say
+        nobody = np.full(len(self.sizes), np.nan)
+        self.before = Scores(nobody.copy(), nobody.copy())
+        self.first = {name: nobody.copy() for name in ("test_accuracy", "test_loss", "train_loss")}
+
+    def begin(self) -> tuple[Scores, Scores]:
+        self._meet()
+        test = Scores(self.first["test_loss"], self.first["test_accuracy"])
+        return test, Scores(self.first["train_loss"], np.full_like(self.sizes, np.nan, dtype=float))
+
+    def lead(self, round: int, bias: Bias, ids: Integers | None = None) -> Led:
+        """Each node looks at W, learns, chooses, and trains; what it sends back is believed only when it is checked."""
+        if ids is None:
+            ids = self.federation.participants(round, self.terms.participation)
+        self._meet()
+        known = self.sizes[self.sizes > 0]
+        sent = {name: value[0] for name, value in self.federation.sent.items()}
+        answers = self.nodes.ask(round, bias, sent, float(known.mean()), ids.tolist())
+        if len(answers.replies) < self.fewest * len(ids):
+            raise UserError(
+                f"round {round}: {len(answers.replies)} of {len(ids)} clients answered, and deploy.fewest = {self.fewest}; "
+                "start the nodes that are missing and give the same command again: it goes on from its checkpoint"
+            )
+        good, refused = self._checked(answers)
+        for number, reason in sorted(refused.items()):
+            self.say(f"round {round}: client {number} is quarantined: {reason}")
+        return self._led(good, refused, {"missing": answers.missing, "late": answers.late}, answers.replies)
+
+    def _meet(self) -> None:
+        for number, told in self.nodes.meet({name: value[0] for name, value in self.federation.sent.items()}).items():
+            self.sizes[number] = told[SIZE]
+            for name, values in self.first.items():
+                values[number] = told.get(name, np.nan)
+            self.before.accuracy[number] = told.get("before_accuracy", np.nan)
+            self.before.loss[number] = told.get("before_loss", np.nan)
+
+    def _checked(self, answers: Answers) -> tuple[list[int], dict[int, str]]:
+        """Finite, and no larger than the others': a single upload must not become the model."""
+        norms = {number: float(torch.cat([v.flatten() for v in reply.upload.values()] or [torch.zeros(1)]).double().norm())
+                 for number, reply in sorted(answers.replies.items())}  # fmt: skip
+        usual = float(np.median([norm for norm in norms.values() if np.isfinite(norm)] or [0.0]))
+        refused = dict(answers.refused)
+        for number, norm in norms.items():
+            if not np.isfinite(norm):
+                refused[number] = "its upload is not finite"
+            elif norm > self.largest_norm * usual:
+                refused[number] = f"its upload's norm is {norm:.3g}, {norm / usual if usual else np.inf:.0f} times the median"
+        return [number for number in norms if number not in refused], refused
+
+    def _led(self, good: list[int], refused: dict[int, str], absent: Mapping[str, int], replies: dict[int, Reply]) -> Led:
+        ids = np.array(good, np.int64)
+        for number in good:
+            for name, value in replies[number].upload.items():
+                self.federation.uploads[name][number] = value
+            self.before.accuracy[number] = replies[number].told.get("before_accuracy", np.nan)
+            self.before.loss[number] = replies[number].told.get("before_loss", np.nan)
+
+        def told(name: str) -> Floats:
+            return np.array([replies[number].told.get(name, np.nan) for number in good])
+
+        candidates = None
+        if self.follower.sees:
+            chosen = {name: rows[torch.from_numpy(ids)] for name, rows in self.federation.uploads.items()}
+            candidates = self.federation.look(chosen, torch.ones(len(ids), dtype=torch.bool), self.server_role)
+        trained = Trained(
+            ids,
+            np.array(sorted(refused), np.int64),
+            Scores(told("test_loss"), told("test_accuracy")),
+            Scores(told("train_loss"), np.full(len(ids), np.nan)),
+            self.before,
+            candidates,
+        )
+        losses = Losses(torch.from_numpy(told("critic_loss")), torch.from_numpy(told("actor_loss")))
+        learning = None if bool(losses.critic.isnan().all()) else losses
+        return Led(ids, told("lr"), told("epochs"), None, trained, told("reward"), learning, dict(absent))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The server's agent, and what it knows of its clients."""
+        known = {"sizes": self.sizes, "before_accuracy": self.before.accuracy, "before_loss": self.before.loss}
+        return {**super().tensors, **{f"nodes.{name}": torch.from_numpy(values) for name, values in known.items()}}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        super().load(tensors)
+        for name, value in self.tensors.items():
+            if name.startswith("nodes."):
+                value.copy_(tensors[name])

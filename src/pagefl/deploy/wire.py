@@ -1,0 +1,72 @@
+"""What travels: arrays as raw float32, numbers by name. Nothing is unpickled; what arrives is checked against what is due."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from pagefl.core.algorithm import State
+
+ARRAYS, NUMBERS, ASK = "arrays", "numbers", "ask"
+RAW = "raw float32"
+
+
+class Refused(Exception):
+    """A reply that is not what was asked for; why, in a sentence."""
+
+
+def pack(
+    arrays: State, numbers: Mapping[str, float] | None = None, ask: Mapping[str, int | float | str] | None = None
+) -> RecordDict:
+    records = RecordDict({ARRAYS: ArrayRecord({name: _array(value) for name, value in arrays.items()})})
+    if numbers is not None:
+        records[NUMBERS] = MetricRecord({name: float(value) for name, value in numbers.items()})
+    if ask is not None:
+        records[ASK] = ConfigRecord(dict(ask))
+    return records
+
+
+def _array(value: Tensor) -> Array:
+    data = np.ascontiguousarray(value.detach().cpu().numpy(), np.dtype("<f4"))
+    return Array(dtype="float32", shape=tuple(data.shape), stype=RAW, data=data.tobytes())
+
+
+def arrays(records: RecordDict, due: Mapping[str, torch.Size]) -> State:
+    """Those that are due, by name and shape, and no others."""
+    found = records.get(ARRAYS)
+    if not isinstance(found, ArrayRecord):
+        raise Refused(f"it has no {ARRAYS}")
+    if set(found) != set(due):
+        raise Refused(f"its arrays are {_names(found)}, and due are {_names(due)}")
+    return {name: _tensor(name, found[name], shape) for name, shape in due.items()}
+
+
+def _tensor(name: str, array: Array, shape: torch.Size) -> Tensor:
+    if array.stype != RAW or array.dtype != "float32" or tuple(array.shape) != tuple(shape):
+        raise Refused(f"its array {name!r} is {array.stype}, {array.dtype}, {list(array.shape)}, and due is {list(shape)}")
+    if len(array.data) != 4 * shape.numel():
+        raise Refused(f"its array {name!r} has {len(array.data)} bytes for {shape.numel()} numbers")
+    return torch.from_numpy(np.frombuffer(array.data, np.dtype("<f4")).astype(np.float32)).view(shape)
+
+
+def numbers(records: RecordDict, due: set[str]) -> dict[str, float]:
+    found = records.get(NUMBERS)
+    if not isinstance(found, MetricRecord):
+        raise Refused(f"it has no {NUMBERS}")
+    if set(found) != due:
+        raise Refused(f"its numbers are {_names(found)}, and due are {_names(due)}")
+    if bad := [name for name, value in found.items() if not isinstance(value, int | float)]:
+        raise Refused(f"{_names(bad)} should be numbers")
+    return {name: float(value) for name, value in found.items()}  # type: ignore[arg-type]
+
+
+def only(records: RecordDict, *names: str) -> None:
+    if set(records) != set(names):
+        raise Refused(f"its records are {_names(records)}, and due are {_names(names)}")
+
+
+def _names(names: object) -> str:
+    shown = sorted(str(name)[:40] for name in names)[:8]  # type: ignore[attr-defined]  # a stranger may have sent thousands
+    return ", ".join(map(repr, shown)) or "none"
