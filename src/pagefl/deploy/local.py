@@ -67,7 +67,7 @@ class Local:
             self.start_node(number)
         self.flwr("run", str(self.own / "app"), CONNECTION)
 
-    def start_node(self, number: int, *security: str) -> None:
+    def start_node(self, number: int, *security: str, name: str | None = None) -> None:
         """`security`: options in place of the federation's CA and this node's key."""
         config = {
             "client": number,
@@ -78,7 +78,7 @@ class Local:
         key = str(self.keys / keys.node_key(number))
         usual = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", key)
         self.start_process(
-            f"node-{number}",
+            name or f"node-{number}",
             *("flower-supernode", "--superlink", self.address, "--host", HOST, "--port", str(_free_port())),
             *("--node-config", text, *(security or usual)),
         )

@@ -1,0 +1,129 @@
+"""Real processes: SuperLink, SuperNodes, TLS, authentication, and what happens when some of them die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+import torch
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+import pagefl
+from pagefl import api
+from pagefl.deploy import keys
+from pagefl.deploy.local import Local, started
+from pagefl.experiments import spec as specs
+from pagefl.runtime import checkpoint, record
+
+pytestmark = pytest.mark.slow
+SECONDS = 240.0
+
+
+def spec_of(algorithm: str, players: str, clients: int, rounds: int, **settings):
+    own = {"warm_up": 2} if players == "page" else {}  # so that agents learn in so few rounds
+    task = {"name": "synthetic", "clients": clients}
+    raw = {"task": task, "algorithm": algorithm, "players": {"name": players, **own}, "rounds": rounds, "epochs": 2}
+    return specs.resolve({**raw, **settings})
+
+
+def wait_for(condition, what: str) -> None:
+    end = monotonic() + SECONDS
+    while not condition():
+        assert monotonic() < end, what
+        sleep(0.3)
+
+
+def rounds_of(folder: Path) -> int:
+    return len(record.read(folder)[0]) if (folder / record.ROUNDS).exists() else 0
+
+
+def assert_same(folder: Path, spec) -> None:
+    deployed, simulated = api.load(folder), pagefl.run(spec)
+    assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-4)
+    for ours, theirs in zip(deployed.rounds, simulated.rounds, strict=True):
+        for name in ("global_accuracy", "local_accuracy", "global_loss", "reward_server", "reward_clients", "mean_lr"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-4, rel=1e-4), (name, ours["round"])
+
+
+def test_four_nodes_and_intruders(tmp_path):
+    """TLS and authentication on. The result is the simulation's; whoever has no business here is refused."""
+    spec = spec_of("scaffold", "fixed", clients=4, rounds=5)
+    with started(spec, tmp_path / "run") as local:
+        intrude(local, tmp_path)
+        local.follow(lambda entry: None, lambda message: None)
+        logs = {name: (local.logs / f"{name}.log").read_text() for name in ("stranger", "plain", "deceived")}
+        left = [process.pid for process in local.processes.values()]
+    assert_same(tmp_path / "run", spec)
+    assert all(entry["participants"] == 4 for entry in api.load(tmp_path / "run").rounds)
+    assert "SuperNode ID" not in "".join(logs.values())  # nobody of them was let in
+    assert "401" in logs["stranger"] or "not authenticate" in logs["stranger"].lower() or "Unauthenticated" in logs["stranger"]
+    assert all(not Path(f"/proc/{pid}").exists() for pid in left)  # nothing is left running
+
+
+def intrude(local: Local, folder: Path) -> None:
+    """With a key that was never registered; in plain text; believing in another CA."""
+    stranger = ec.generate_private_key(ec.SECP384R1())
+    form = serialization.PrivateFormat.OpenSSH
+    path = folder / "stranger.key"
+    path.write_bytes(stranger.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    keys.make(folder / "other", ["127.0.0.1"], 1)
+    known, own = str(local.keys / keys.CA), str(local.keys / keys.node_key(0))
+    for name, security in {
+        "stranger": ("--root-certificates", known, "--auth-supernode-private-key", str(path)),
+        "plain": ("--insecure",),
+        "deceived": ("--root-certificates", str(folder / "other" / keys.CA), "--auth-supernode-private-key", own),
+    }.items():
+        local.start_node(0, *security, name=name)
+
+
+def test_a_server_that_is_killed_goes_on_by_the_same_command(tmp_path):
+    """PAGE on four nodes: the end is that of an undisturbed run."""
+    spec = spec_of("fedavg", "page", clients=4, rounds=5)
+    file, folder = tmp_path / "spec.toml", tmp_path / "run"
+    file.write_text(spec.toml())
+    command = [sys.executable, "-m", "pagefl", "deploy", "local", str(file), "--nodes", "4", "--out", str(folder)]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: rounds_of(folder) >= 2, "two rounds")
+    os.killpg(superlink_of(first.pid), signal.SIGKILL)
+    _, said = first.communicate(timeout=SECONDS)
+    assert first.returncode == 2
+    assert "the same command goes on" in said
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert json.loads(done.stdout)["round"] == 5
+    assert_same(folder, spec)
+
+
+def superlink_of(parent: int) -> int:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and "flower-superlink" in (path / "cmdline").read_text():
+                return int(path.name)
+        except OSError:
+            continue
+    raise AssertionError("there is no SuperLink")
+
+
+def test_a_node_that_is_killed_comes_back(tmp_path):
+    """In the middle of a round; its control and its agent go on from its disk."""
+    spec = spec_of("scaffold", "page", clients=2, rounds=4, deploy={"deadline": 12.0, "fewest": 0.5})
+    folder = tmp_path / "run"
+    with started(spec, folder) as local:
+        wait_for(lambda: rounds_of(folder) >= 1, "a round")
+        (state,) = (local.own / "node-1").iterdir()
+        before = checkpoint.read(state / checkpoint.NAME)[1]["round"]
+        local.kill("node-1")
+        local.start_node(1)
+        local.follow(lambda entry: None, lambda message: None)
+    rounds = api.load(folder).rounds
+    assert [entry["round"] for entry in rounds] == [1, 2, 3, 4]
+    assert all(entry["participants"] >= 1 for entry in rounds)
+    tensors, facts = checkpoint.read(state / checkpoint.NAME)
+    assert facts["round"] >= before
+    assert tensors["kept.control"].abs().sum() > 0
+    assert int(tensors["clients_agent.replay.written"][0]) >= facts["round"] - 2  # it missed a round, not its memory

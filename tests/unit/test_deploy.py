@@ -1,0 +1,318 @@
+"""Deployment without processes: nodes behind a grid that calls Flower's ClientApp directly. Processes are in e2e."""
+
+import stat
+
+import numpy as np
+import pytest
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import save_file
+
+import pagefl
+from pagefl.algorithms import ALGORITHMS
+from pagefl.core.errors import UserError
+from pagefl.deploy import app as apps
+from pagefl.deploy import client_app, keys, parties, server_app, wire
+from pagefl.experiments import spec as specs
+from pagefl.game import PLAYERS
+from pagefl.runtime.run import split
+
+CLIENTS = 4
+TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # Flower's runtime sets it before an app begins
+
+
+class NearGrid:
+    """Every node in this process. `tamper`: by client, what becomes of its reply. `slow`: (client, round) answered a round
+    late. `away`: (client, round) not there at all."""
+
+    def __init__(self, spec, folder, tamper=None, slow=(), away=()):
+        self.tamper, self.slow, self.away, self.held, self.replies, self.round = tamper or {}, slow, away, [], {}, 0
+        config = {"spec": spec.toml()}
+        self.contexts = {
+            1000 + i: Context(1, 1000 + i, self.config(folder, i), RecordDict(), config) for i in range(spec.task["clients"])
+        }
+
+    @staticmethod
+    def config(folder, i):
+        return {"client": i, "data": str(folder / parties.client_file(i)), "state": str(folder / f"node-{i}")}
+
+    def get_node_ids(self):
+        self.replies |= dict(self.held)  # a new round begins
+        self.held = []
+        return [node for node in self.contexts if (node - 1000, self.round + 1) not in self.away]
+
+    def push_messages(self, messages):
+        names = []
+        for number, message in enumerate(messages):
+            names.append(f"{len(self.replies)}-{self.round}-{number}")
+            message.metadata.__dict__["_message_id"] = names[-1]
+            context = self.contexts[message.metadata.dst_node_id]
+            reply = client_app.app(message, context)
+            client = context.node_config["client"]
+            asked = message.content[wire.ASK]
+            if "round" in asked:
+                self.round = asked["round"]
+                if client in self.tamper:
+                    reply = Message(self.tamper[client](reply.content), reply_to=message)
+                if (client, self.round) in self.slow:
+                    self.held.append((names[-1], reply))
+                    continue
+            self.replies[names[-1]] = reply
+        return names
+
+    def pull_messages(self, names):
+        return [self.replies.pop(name) for name in sorted(names, reverse=True) if name in self.replies]  # in any order
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.pull_messages(self.push_messages(messages))
+
+
+def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
+    own = {"warm_up": 2} if players in ("page", "dapfl") else {}  # so that agents learn in five rounds
+    raw = {"task": {"name": task, "clients": CLIENTS}, "algorithm": algorithm, "players": {"name": players, **own}}
+    return specs.resolve(
+        {"rounds": 5, "epochs": 2, "workers": 1, "path": "rows" if "mlp" in task else "auto", **raw, **settings}
+    )
+
+
+def deploy(spec, folder, said=None, **grid):
+    data = folder / "data"
+    if not data.exists():
+        parties.write(split(spec.make_task(), spec), data)
+    near = NearGrid(spec, data, **grid)
+    (folder / "run").mkdir(exist_ok=True)
+    say = (lambda message: None) if said is None else said.append
+    return server_app.serve(near, spec.toml(), data / parties.SERVER, folder / "run", say)
+
+
+def numbers(rounds):
+    """Every number of every round but its seconds, flat, for pytest.approx."""
+    found = {}
+    for entry in rounds:
+        tables = {"": entry, "payoffs.": entry["payoffs"], "agents.": entry["agents"]}
+        for prefix, table in tables.items():
+            for name, value in table.items():
+                if isinstance(value, int | float) and name not in ("seconds", "missing", "late"):
+                    found[f"{entry['round']} {prefix}{name}"] = value
+    return found
+
+
+PAIRS = [*((name, players) for name in ALGORITHMS for players in ("fixed", "page")), *(("fedavg", name) for name in PLAYERS)]
+
+
+@pytest.mark.parametrize(("algorithm", "players"), dict.fromkeys(PAIRS))
+def test_the_same_result_as_a_simulation(algorithm, players, tmp_path):
+    """Every algorithm and every player: what is split between a server and nodes computes what one process does."""
+    spec = spec_of(algorithm, players, "synthetic-mlp" if ALGORITHMS[algorithm].needs_body else "synthetic")
+    simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
+    assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-6)
+    assert numbers(deployed.rounds) == pytest.approx(numbers(simulated.rounds), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"holdout": 0.2}, {"protocol": "released"}, {"reward": "weighted-local"}, {"bias": "10:1"}]
+)
+def test_the_game_by_other_terms(settings, tmp_path):
+    spec = spec_of(players="page", **settings)
+    simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
+    assert numbers(deployed.rounds) == pytest.approx(numbers(simulated.rounds), rel=1e-5, abs=1e-6)
+
+
+def test_some_take_part(tmp_path):
+    spec = spec_of("scaffold", participation=0.5)
+    simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
+    assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-6)
+
+
+def replaced(content, arrays=None, told=None, ask=None, **more):
+    records = {
+        wire.ARRAYS: arrays or content[wire.ARRAYS],
+        wire.NUMBERS: told or content[wire.NUMBERS],
+        wire.ASK: ask or content[wire.ASK],
+    }
+    return RecordDict({**records, **more})
+
+
+def with_values(change):
+    def tamper(content):
+        own = wire.arrays(content, {"model": torch.Size([930])})
+        return replaced(content, wire.pack(change(own))[wire.ARRAYS])
+
+    return tamper
+
+
+HOSTILE = {
+    "not finite": with_values(lambda own: {"model": torch.full_like(own["model"], torch.nan)}),
+    "norm": with_values(lambda own: {"model": own["model"] * 1e6}),
+    "[31]": with_values(lambda own: {"model": own["model"][:31]}),
+    "due are 'model'": with_values(lambda own: {"another": own["model"]}),
+    "its records are": lambda content: replaced(content, surprise=ConfigRecord({"a": 1})),
+    "its numbers are": lambda content: replaced(content, told=MetricRecord({**content[wire.NUMBERS], "more": 1.0})),
+    "should be numbers": lambda content: replaced(content, told=MetricRecord({**content[wire.NUMBERS], "lr": [1.0, 2.0]})),
+    "another question": lambda content: replaced(content, ask=ConfigRecord({"run": "x", "round": 1})),
+    "bytes for": lambda content: replaced(content, ArrayRecord({"model": Array("float32", (930,), wire.RAW, b"few")})),
+    "float64": lambda content: replaced(content, ArrayRecord({"model": Array(np.zeros(930))})),
+    "it has no": lambda content: RecordDict(
+        {wire.ARRAYS: ConfigRecord(), wire.NUMBERS: content[wire.NUMBERS], wire.ASK: content[wire.ASK]}
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", HOSTILE)
+def test_a_hostile_node_is_quarantined_and_named(reason, tmp_path):
+    """The others train as if it had not been there."""
+    said = []
+    spec = spec_of()
+    deployed = deploy(spec, tmp_path, said, tamper={2: HOSTILE[reason]})
+    assert [entry["quarantined"] for entry in deployed.rounds] == [1] * 5
+    assert [entry["participants"] for entry in deployed.rounds] == [3] * 5
+    assert all("client 2 is quarantined" in line and reason in line for line in said)
+    assert len(said) == 5
+    assert deployed.rounds[-1]["global_accuracy"] > 0.5
+
+
+def test_late_replies_are_dropped_and_counted(tmp_path):
+    said = []
+    spec = spec_of(players="page", deploy={"deadline": 0.3})
+    deployed = deploy(spec, tmp_path, said, slow=[(1, 2), (3, 2)])
+    assert [(entry["missing"], entry["late"], entry["participants"]) for entry in deployed.rounds] == [
+        *((0, 0, 4), (2, 0, 2), (0, 2, 4)),
+        *((0, 0, 4), (0, 0, 4)),
+    ]
+    assert said == ["2 replies came after their round had ended, and are dropped"]
+
+
+def test_too_few_replies_end_the_run_in_a_sentence(tmp_path):
+    spec = spec_of(deploy={"deadline": 0.3})
+    with pytest.raises(UserError, match=r"round 3: 1 of 4 clients answered.*deploy.fewest"):
+        deploy(spec, tmp_path, slow=[(i, 3) for i in range(3)])
+    assert deploy(spec, tmp_path).rounds[-1]["round"] == 5  # the same command goes on
+
+
+def test_a_node_that_goes_and_comes_again_goes_on_from_its_disk(tmp_path):
+    """SCAFFOLD's control and PAGE's agent: as in a simulation where it did not take part."""
+    deployed = deploy(spec_of("scaffold", "page"), tmp_path, away=[(0, 3)])
+    assert [entry["participants"] for entry in deployed.rounds] == [4, 4, 3, 4, 4]
+    (run,) = (tmp_path / "data" / "node-0").iterdir()
+    tensors, facts = pagefl.runtime.checkpoint.read(run / "checkpoint")
+    assert facts["round"] == 5
+    assert int(tensors["clients_agent.replay.written"][0]) == 3  # a transition for each of its rounds but the last
+    assert tensors["kept.control"].abs().sum() > 0
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_server_that_was_killed_goes_on(after, tmp_path):
+    """Killed after the nodes have played a round that it has no checkpoint of: they go back, and play it again."""
+    spec = spec_of("scaffold", "page")
+
+    class Killed(BaseException):
+        pass
+
+    def die(content):
+        if content[wire.ASK]["round"] == after + 1:
+            raise Killed
+        return content
+
+    for _ in range(2):  # twice in the same place
+        with pytest.raises(Killed):
+            deploy(spec, tmp_path, tamper={CLIENTS - 1: die})
+    again, undisturbed = deploy(spec, tmp_path), pagefl.run(spec)
+    assert torch.allclose(again.state["server.model"], undisturbed.state["server.model"], atol=1e-6)
+    assert numbers(again.rounds) == pytest.approx(numbers(undisturbed.rounds), rel=1e-5, abs=1e-6)
+
+
+def test_the_server_learns_what_the_spec_says_and_no_more(tmp_path):
+    spec = spec_of(players="page", deploy={"tells": ["moves"]})
+    seen = []
+
+    def look(content):
+        seen.append(set(content[wire.NUMBERS]))
+        return content
+
+    deployed = deploy(spec, tmp_path, tamper={0: look})
+    assert seen == [{"size", "lr", "epochs"}] * 5
+    last = deployed.rounds[-1]
+    assert last["mean_epochs"] is not None
+    assert last["local_accuracy"] is last["reward_clients"] is last["train_loss"] is None
+    with pytest.raises(UserError, match="on its node"):
+        deployed.personal(0)
+    assert not any("kept" in name or "clients" in name for name in deployed.state)
+
+
+def test_two_nodes_that_say_they_are_the_same(tmp_path):
+    said = []
+    spec = spec_of(deploy={"patience": 0.1})
+    parties.write(split(spec.make_task(), spec), tmp_path / "data")
+    grid = NearGrid(spec, tmp_path / "data")
+    grid.contexts[1003].node_config["client"] = 1
+    (tmp_path / "run").mkdir()
+    server_app.serve(grid, spec.toml(), tmp_path / "data" / parties.SERVER, tmp_path / "run", said.append)
+    assert said == ["node 1003 is turned away: it calls itself client 1, which another node is"]
+
+
+def test_keys(tmp_path):
+    """A chain that verifies, names for the server, keys that nobody else can read, and none overwritten."""
+    folder = tmp_path / "keys"
+    written = keys.make(folder, ["fl.example.org", "10.0.0.7"], 2)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for path in written:
+        if path.suffix == ".key":
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    ca, server = (x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in (keys.CA, keys.SERVER))
+    server.verify_directly_issued_by(ca)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
+    own = load_pem_private_key((folder / keys.SERVER_KEY).read_bytes(), None)
+    assert own.public_key() == server.public_key()
+    assert load_ssh_private_key((folder / keys.node_key(1)).read_bytes(), None).curve.name == "secp384r1"
+    with pytest.raises(UserError, match="has keys already"):
+        keys.make(folder, ["localhost"], 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"not a file of tensors", "cannot be read"),
+        ({"train.x": torch.zeros(2, 3)}, "it has no train.y"),
+        ({"train.y": torch.zeros(3, dtype=torch.long)}, "x of shape"),
+        ({"train.y": torch.zeros(2)}, "int64"),
+        ({"train.x": torch.full((2, 3), torch.inf)}, "NaN or infinite"),
+    ],
+)
+def test_a_party_with_bad_data(content, sentence, tmp_path):
+    path = tmp_path / "own.safetensors"
+    good = {f"{role}.x": torch.zeros(2, 3) for role in ("train", "test")}
+    good |= {f"{role}.y": torch.zeros(2, dtype=torch.long) for role in ("train", "test")}
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif len(content) == 1 and "no train.y" in sentence:
+        save_file(content, path)
+    else:
+        save_file({**good, **content}, path)
+    with pytest.raises(UserError, match=sentence):
+        parties.read_client(path, holdout=False)
+
+
+def test_the_app_folder(tmp_path):
+    from flwr.cli.config_utils import load_and_validate
+
+    spec = spec_of("scaffold", "page")
+    apps.write(spec, tmp_path / "app", "/srv/run", "/srv/server.safetensors")
+    config, warnings = load_and_validate(tmp_path / "app" / "pyproject.toml")
+    assert not warnings
+    assert specs.of_text(config["tool"]["flwr"]["app"]["config"]["spec"]) == spec
+    with pytest.raises(UserError, match="not empty"):
+        apps.write(spec, tmp_path / "app", "", "")
+
+
+def test_images_are_augmented_on_their_node(tmp_path):
+    from pagefl.data.augment import crop_and_flip
+
+    x, y = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4, dtype=torch.long)
+    data = pagefl.FederatedData([(x, y)], [(x, y)], (x, y), augment=crop_and_flip)
+    parties.write(data, tmp_path)
+    assert parties.read_client(tmp_path / parties.client_file(0), holdout=False).train.augment is crop_and_flip
