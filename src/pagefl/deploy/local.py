@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -18,6 +18,7 @@ import tomli_w
 from pagefl.core.errors import UserError
 from pagefl.experiments.spec import RunSpec
 from pagefl.runtime import record
+from pagefl.runtime.directory import RunDirectory
 from pagefl.runtime.run import Observe, Say, split
 
 from . import app, keys, parties
@@ -118,6 +119,15 @@ class Local:
     def stop(self) -> None:
         for name in list(self.processes):
             self.kill(name, signal.SIGTERM)
+        self.clear()
+
+    def clear(self) -> None:
+        """Flower's apps outlive a parent that was killed; known by their environment, they end here."""
+        mark = f"FLWR_HOME={self._environment()['FLWR_HOME']}".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in path.read_bytes().split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
 
     def serving(self) -> bool:
         """Whether the server is at work: it holds the run's lock for as long as it lives."""
@@ -166,13 +176,15 @@ class Local:
 def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
     """Whatever happens, nothing of it is left running."""
     local = Local(spec, folder)
-    local.prepare()
-    (local.folder / OUTCOME).unlink(missing_ok=True)
-    try:
-        local.start()
-        yield local
-    finally:
-        local.stop()
+    with RunDirectory(local.own).alone():
+        local.prepare()
+        local.clear()
+        (local.folder / OUTCOME).unlink(missing_ok=True)
+        try:
+            local.start()
+            yield local
+        finally:
+            local.stop()
 
 
 def _program(name: str) -> str:

@@ -107,7 +107,7 @@ def write_report(path: Path, title: str, runs: dict[str, list[Record]], spec_tex
 def _page(title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients) -> str:
     from plotly.offline import get_plotlyjs  # slow to import, and needed only here
 
-    scripts = [get_plotlyjs(), (HERE / "page.js").read_text()]
+    plotly, own = scripts = [get_plotlyjs(), (HERE / "page.js").read_text()]
     style = (HERE / "page.css").read_text()
     allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -129,7 +129,8 @@ def _page(title: str, runs: dict[str, list[Record]], spec_text: str, clients: Cl
 <div class="charts">{figures}</div><p id="spoken" aria-live="polite"></p>
 <details><summary>The settings in full</summary><pre tabindex="0">{escape(spec_text)}</pre></details></main>
 <script type="application/json" id="data">{json.dumps(data, allow_nan=False).replace("<", chr(92) + "u003c")}</script>
-{"".join(f"<script>{script}</script>" for script in scripts)}
+<script type="text/plain" id="plotly">{plotly}</script>
+<script>{own}</script>
 </body></html>
 """
 

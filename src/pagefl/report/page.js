@@ -16,7 +16,6 @@ function traces(c, r, l) {
   const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} ${l}`)};
   const mode = run.round.length > 2 ? "lines" : "lines+markers";  // a line of one round would not be seen
   const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
-    ...(charts[c].x === "round" ? {} : {mode: "lines+markers", marker: {size: run.round.map((_, i) => i + 1 < run.round.length ? 0 : 9)}}),
     meta: plain(short(name)), hovertemplate: charts[c].x === "round" ? "%{y:.4g}<extra>%{meta}</extra>"
       : "round %{customdata}: %{x:.4g}, %{y:.4g}<extra>%{meta}</extra>"};
   if (!band || runs.length > 3) return [line];  // more bands than three are mud
@@ -25,11 +24,15 @@ function traces(c, r, l) {
   return [{...edge, y: off(-1)}, {...edge, y: off(1), fill: "tonexty", fillcolor: color + (several ? "16" : "2a")}, line];
 }
 
-function front(x, y) {  // joins the ends of the runs that no other beats on both axes
-  const ends = runs.map((run, r) => [run[x].at(-1), run[y].at(-1), r]).filter(([a, b, r]) => a != null && b != null && !hidden.has(`run ${runs[r].group}`));
-  const best = ends.filter(([a, b]) => !ends.some(([c, d]) => c >= a && d >= b && (c > a || d > b))).sort((p, q) => p[0] - q[0]);
-  return {x: best.map(p => p[0]), y: best.map(p => p[1]), mode: "lines+markers", line: {width: 1, dash: "dot", color: css("--dim")},
-    marker: {size: 5, color: css("--dim")}, hoverinfo: "skip"};
+function ends(c) {  // a dot for each run's last round, and a line that joins those that no other beats on both axes
+  const {x, lines: [{column: y, hue}]} = charts[c];
+  const shown = runs.filter(run => run[x].at(-1) != null && run[y].at(-1) != null && !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} 0`));
+  const points = shown.map(run => [run[x].at(-1), run[y].at(-1)]);
+  const best = points.filter(([a, b]) => !points.some(([c, d]) => c >= a && d >= b && (c > a || d > b))).sort((p, q) => p[0] - q[0]);
+  const dots = {x: points.map(p => p[0]), y: points.map(p => p[1]), mode: "markers", hoverinfo: "skip",
+    marker: {size: 9, color: shown.map(run => colours[(several ? run.group : hue) % colours.length])}};
+  const front = {x: best.map(p => p[0]), y: best.map(p => p[1]), mode: "lines", line: {width: 1, dash: "dot", color: css("--dim")}, hoverinfo: "skip"};
+  return several ? [dots, front] : [dots];
 }
 
 function draw(c) {
@@ -38,7 +41,7 @@ function draw(c) {
   const bounds = lines[0].column.endsWith("accuracy") ? {clipmin: -0.005, clipmax: 1.005} : {};
   const logarithmic = kind => kind === "log" ? "D2" : undefined;  // 1, 2, 5: all nine digits would overlap
   const drawn = lines.flatMap((_, l) => runs.flatMap((_, r) => traces(c, r, l)));
-  if (!byRound && several) drawn.push(front(x, lines[0].column));
+  if (!byRound) drawn.push(...ends(c));
   Plotly.react(`chart${c}`, drawn, {
     font: {family: "system-ui, sans-serif", size: 12, color: css("--dim")},
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
@@ -69,11 +72,15 @@ function drawClients() {  // each run's clients as a box and their dots
 }
 
 const stale = new Set(), inSight = new Set();  // thirty runs in eight charts take seconds: what nobody sees is drawn when it is seen
-function drawSeen() {
-  for (const chart of [...stale].filter(chart => inSight.has(chart))) {
-    stale.delete(chart);
-    chart.id === "clients" ? drawClients() : draw(Number(chart.id.slice(5)));
-  }
+function drawNext() {
+  const chart = [...document.querySelectorAll(".chart")].find(chart => stale.has(chart) && inSight.has(chart));
+  if (!chart) return false;
+  stale.delete(chart);
+  chart.id === "clients" ? drawClients() : draw(Number(chart.id.slice(5)));
+  return true;
+}
+function drawSeen() {  // one after the other, so that the reader's scrolling is not held up
+  if (drawNext()) setTimeout(drawSeen);
 }
 function drawAll() {
   document.querySelectorAll(".chart").forEach(chart => stale.add(chart));
@@ -83,7 +90,7 @@ const watch = new IntersectionObserver(entries => {
   for (const {target, isIntersecting} of entries) isIntersecting ? inSight.add(target) : inSight.delete(target);
   drawSeen();
 }, {rootMargin: "150px"});
-addEventListener("beforeprint", () => { document.querySelectorAll(".chart").forEach(chart => inSight.add(chart)); drawSeen(); });
+addEventListener("beforeprint", () => { document.querySelectorAll(".chart").forEach(chart => inSight.add(chart)); while (drawNext()); });
 
 function switches(entries) {  // our own legend: Plotly's cannot be reached by keyboard
   const legend = document.createElement("div");
@@ -131,6 +138,11 @@ charts.forEach((_, c) => {
     color: several ? "currentColor" : colours[hue], dash: several ? Object.keys(dashes)[l] : dash}))));
   readByArrows(chart, c);
 });
-document.querySelectorAll(".chart").forEach(chart => watch.observe(chart));
-drawAll();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+addEventListener("load", () => setTimeout(() => {  // first the page that can be read, then the megabytes that draw
+  const script = document.createElement("script");
+  script.textContent = document.getElementById("plotly").textContent;
+  document.body.append(script);
+  document.querySelectorAll(".chart").forEach(chart => watch.observe(chart));
+  drawAll();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+}));

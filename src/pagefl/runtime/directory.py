@@ -33,6 +33,17 @@ class RunDirectory:
     @contextmanager
     def open(self) -> Iterator[None]:
         """Lock it for this process, and write the complete spec down."""
+        with self.alone():
+            if self.fresh:
+                self._check_free()
+            aside = self.path / f"{SPEC}.aside"
+            aside.write_text(self.spec_text)
+            aside.replace(self.path / SPEC)
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Locked for this process."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w") as held:
             # lockf, not flock: a lock of this process alone, which its workers do not inherit and a kill releases.
@@ -40,11 +51,6 @@ class RunDirectory:
                 fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise InUse(f"{self.path} is in use by another run; wait for it, or choose another directory") from None
-            if self.fresh:
-                self._check_free()
-            aside = self.path / f"{SPEC}.aside"
-            aside.write_text(self.spec_text)
-            aside.replace(self.path / SPEC)
             yield
 
     def _check_free(self) -> None:
