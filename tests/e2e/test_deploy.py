@@ -128,3 +128,18 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
     assert facts["round"] >= before
     assert tensors["kept.control"].abs().sum() > 0
     assert int(tensors["clients_agent.replay.written"][0]) >= facts["round"] - 2  # it missed a round, not its memory
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path):
+    spec, folder = spec_of("fedavg", "fixed", clients=1, rounds=50), tmp_path / "run"
+    file = tmp_path / "spec.toml"
+    file.write_text(spec.toml())
+    command = [sys.executable, "-m", "pagefl", "deploy", "local", str(file), "--nodes", "1", "--out", str(folder)]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: rounds_of(folder) >= 1, "a round")
+    started.send_signal(signal.SIGINT)
+    _, said = started.communicate(timeout=SECONDS)
+    assert started.returncode == 130
+    assert "interrupted" in said
+    environments = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/environ") if os.access(path, os.R_OK)]
+    assert not any(str(folder / "deploy" / "home").encode() in environment for environment in environments)

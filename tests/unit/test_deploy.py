@@ -9,15 +9,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from rich.console import Console
 from safetensors.torch import save_file
 
 import pagefl
+from pagefl import api
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.errors import UserError
 from pagefl.deploy import app as apps
 from pagefl.deploy import client_app, keys, parties, server_app, wire
 from pagefl.experiments import spec as specs
 from pagefl.game import PLAYERS
+from pagefl.report.progress import Progress, summary
 from pagefl.runtime.run import split
 
 CLIENTS = 4
@@ -240,6 +243,11 @@ def test_the_server_learns_what_the_spec_says_and_no_more(tmp_path):
     with pytest.raises(UserError, match="on its node"):
         deployed.personal(0)
     assert not any("kept" in name or "clients" in name for name in deployed.state)
+    api.report([tmp_path / "run"], tmp_path / "report.html")  # what was not told is left out
+    with Progress("a run", 5) as shown:
+        for entry in deployed.rounds:
+            shown.observe(entry)
+    summary(deployed.rounds, Console())
 
 
 def test_two_nodes_that_say_they_are_the_same(tmp_path):

@@ -29,7 +29,7 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console")], ids=lambda p: str(p.relative_to(ROOT)))
 def test_commands_exist_with_these_options(page):
     command = typer.main.get_command(app)
-    for line in "".join(blocks(page, "console")).splitlines():
+    for line in "".join(blocks(page, "console")).replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] != ["pagefl"]:
             continue

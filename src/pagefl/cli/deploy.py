@@ -68,14 +68,11 @@ def local(
 ) -> None:
     """Start a whole federation on this machine, with TLS and authentication, run a spec on it, and stop it."""
     from pagefl import api
-    from pagefl.core.errors import UserError
     from pagefl.deploy import local as federations
 
     from .runs import follow
 
     resolved = _spec(spec, nodes)
-    if (out / "spec.toml").exists() and api.spec_of(out).task != resolved.task:
-        raise UserError(f"out = {out}: it holds a run of another spec; choose another directory")
 
     def start(**watch: Any) -> Any:
         with federations.started(resolved, out) as federation:

@@ -1,12 +1,13 @@
 """A ready Flower app: a folder that `flwr run` takes, with the complete spec in it."""
 
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import tomli_w
 
 from pagefl.core.errors import UserError
-from pagefl.experiments.spec import RunSpec
+from pagefl.experiments.spec import RunSpec, of_text
 
 
 def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
@@ -38,3 +39,9 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(about, multiline_strings=True))
     return folder
+
+
+def spec_of(folder: Path) -> RunSpec:
+    """The spec for which it was written."""
+    about = tomllib.loads((folder / "pyproject.toml").read_text())
+    return of_text(about["tool"]["flwr"]["app"]["config"]["spec"])

@@ -3,6 +3,7 @@
 from time import monotonic, sleep
 
 from flwr.app import ConfigRecord, Message, MessageType
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pagefl.core.algorithm import State
@@ -16,6 +17,8 @@ from .node import told_by
 from .remote import Answers, Reply, Say, ServerHalf
 
 POLL_SECONDS = 1.0
+# What the SuperLink answers for a node that has died, after a minute: nobody's fault, so it is missing and not quarantined.
+GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
 class GridNodes:
@@ -86,6 +89,8 @@ class GridNodes:
             for reply in self.grid.pull_messages(waiting):
                 waiting.discard(reply.metadata.reply_to_message_id)
                 number = self.numbers[reply.metadata.src_node_id]
+                if reply.has_error() and reply.error.code in GONE:
+                    continue
                 try:
                     replies[number] = self._checked(reply, round)
                 except wire.Refused as reason:

@@ -16,6 +16,7 @@ from time import monotonic, sleep
 import tomli_w
 
 from pagefl.core.errors import UserError
+from pagefl.experiments import sweep
 from pagefl.experiments.spec import RunSpec
 from pagefl.runtime import record
 from pagefl.runtime.directory import RunDirectory
@@ -49,6 +50,8 @@ class Local:
             parties.write(split(self.spec.make_task(), self.spec), self.data)
         if not (self.own / "app").exists():
             app.write(self.spec, self.own / "app", str(self.folder), str(self.data / parties.SERVER))
+        elif app.spec_of(self.own / "app") != self.spec:
+            raise UserError(f"out = {self.folder}: it holds a federation of another spec; choose another directory")
         connection = {"address": self.address, "root-certificates": str(self.keys / keys.CA), "insecure": False}
         known = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (self.own / "home" / "config.toml").write_text(tomli_w.dumps(known))
@@ -62,7 +65,7 @@ class Local:
             *("--ssl-ca-certfile", str(self.keys / keys.CA), "--ssl-certfile", str(self.keys / keys.SERVER)),
             *("--ssl-keyfile", str(self.keys / keys.SERVER_KEY), "--disable-runtime-dependency-installation"),
         )
-        _wait_for(lambda: _listens(self.address) or self._dead("superlink"), "the SuperLink does not answer")
+        self._wait_for_superlink()
         for number in range(self.nodes):
             self.flwr("supernode", "register", str((self.keys / keys.node_key(number)).with_suffix(".pub")), CONNECTION)
             self.start_node(number)
@@ -142,17 +145,19 @@ class Local:
 
     def follow(self, observe: Observe, say: Say) -> None:
         """Until the server has written down how it ended."""
-        seen = len(record.read(self.folder)[0])
-        said = (self.folder / LOG).stat().st_size if (self.folder / LOG).exists() else 0
+        shown = sweep.rounds_done(self.folder)
+        rounds, log = Tail(self.folder / record.ROUNDS), Tail(self.folder / LOG)
         begun, served = monotonic(), False
         while True:
             over = (self.folder / OUTCOME).exists()
             served = served or self.serving()
             alone = not over and (not self.serving() if served else monotonic() - begun > START_SECONDS)
-            for entry in record.read(self.folder)[0][seen:]:
-                observe(entry)
-                seen += 1
-            said = _tell(self.folder / LOG, said, say)
+            for line in log.new():
+                say(line)
+            for entry in map(json.loads, rounds.new()):
+                if entry["round"] > shown:
+                    observe(entry)
+                    shown = entry["round"]
             if over:
                 break
             if alone and not (self.folder / OUTCOME).exists():
@@ -162,6 +167,13 @@ class Local:
             sleep(LOOK_SECONDS)
         if problem := json.loads((self.folder / OUTCOME).read_text())["problem"]:
             raise UserError(problem)
+
+    def _wait_for_superlink(self) -> None:
+        end = monotonic() + START_SECONDS
+        while not _listens(self.address):
+            if self._dead("superlink") or monotonic() > end:
+                raise UserError(f"the SuperLink does not start: see {self.logs / 'superlink.log'}")
+            sleep(LOOK_SECONDS)
 
     def _dead(self, name: str) -> bool:
         return self.processes[name].poll() is not None
@@ -211,21 +223,20 @@ def _listens(address: str) -> bool:
         return trial.connect_ex((host, int(port))) == 0
 
 
-def _wait_for(condition, problem: str) -> None:  # type: ignore[no-untyped-def]
-    end = monotonic() + START_SECONDS
-    while not condition():
-        if monotonic() > end:
-            raise UserError(problem)
-        sleep(LOOK_SECONDS)
+class Tail:
+    """The lines that are added to a file, from now on."""
 
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.place = path.stat().st_size if path.exists() else 0
 
-def _tell(path: Path, place: int, say: Say) -> int:
-    """What the server has logged since."""
-    if not path.exists():
-        return place
-    with path.open("rb") as file:
-        file.seek(place)
-        lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-    for line in lines:
-        say(line.decode(errors="replace").rstrip())
-    return place + sum(map(len, lines))
+    def new(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self.place:  # it was cut to what a checkpoint vouches for
+                self.place = 0
+            file.seek(self.place)
+            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+        self.place += sum(map(len, lines))
+        return [line.decode(errors="replace").rstrip() for line in lines]

@@ -119,13 +119,14 @@ class RemoteGame(FederatedGame):
         """Finite, and no larger than the others': a single upload must not become the model."""
         norms = {number: float(torch.cat([v.flatten() for v in reply.upload.values()] or [torch.zeros(1)]).double().norm())
                  for number, reply in sorted(answers.replies.items())}  # fmt: skip
-        usual = float(np.median([norm for norm in norms.values() if np.isfinite(norm)] or [0.0]))
+        finite = sorted(norm for norm in norms.values() if np.isfinite(norm))
+        usual = finite[(len(finite) - 1) // 2] if finite else 0.0  # the lower of two: one of two clients is no majority
         refused = dict(answers.refused)
         for number, norm in norms.items():
             if not np.isfinite(norm):
                 refused[number] = "its upload is not finite"
-            elif norm > self.largest_norm * usual:
-                refused[number] = f"its upload's norm is {norm:.3g}, {norm / usual if usual else np.inf:.0f} times the median"
+            elif usual and norm > self.largest_norm * usual:
+                refused[number] = f"its upload's norm is {norm:.3g}, {norm / usual:.0f} times the median"
         return [number for number in norms if number not in refused], refused
 
     def _led(self, good: list[int], refused: dict[int, str], absent: Mapping[str, int], replies: dict[int, Reply]) -> Led:
