@@ -7,6 +7,7 @@ import typer
 from . import bench, catalogue, data, deploy, runs, sweeps
 from .console import err
 
+INTERRUPTED = 130
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated learning that balances the shared model and everybody's own."
 )
@@ -26,13 +27,16 @@ def main() -> None:
     from pagefl.core.errors import UserError
 
     try:
-        sys.exit(app(standalone_mode=False))  # what a command asked to exit with, or nothing
+        code = app(standalone_mode=False)  # what a command asked to exit with, or nothing
+        if code == INTERRUPTED:  # some versions of typer make this of the exception
+            raise KeyboardInterrupt
+        sys.exit(code)
     except UserError as error:
         _end(str(error), 2)
     except OSError as error:
         _end(f"{error.filename or 'the run directory'}: {error.strerror or error}; nothing already written is lost", 2)
     except KeyboardInterrupt:
-        _end("interrupted", 130)
+        _end("interrupted", INTERRUPTED)
     except Exception as error:
         if hasattr(error, "format_message"):  # the option parser's own
             _end(error.format_message(), 2)

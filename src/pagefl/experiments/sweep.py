@@ -10,6 +10,7 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import product
@@ -31,7 +32,7 @@ VERSION = 2  # of what a spec's run computes: a change of results makes every ru
 NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # to the result
 LOOK_SECONDS = 1.0
 MEASURED_CLIENTS, MEASURED_ROUNDS = 4, 3
-QUICK_SECONDS = 2.0
+QUICK_SECONDS, ENOUGH_SECONDS = 2.0, 20.0
 
 
 @dataclass
@@ -138,10 +139,22 @@ def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
 
 
 def _a_round(spec: RunSpec, clients: int) -> float:
-    """The quickest of a few: the first ones also compile kernels and let FedALA find its start."""
+    """The quickest of a few (fewer of a large model): the first ones also compile kernels, and let FedALA find its start."""
     short = spec.model_copy(update={"rounds": MEASURED_ROUNDS, "task": {**spec.task, "clients": clients}})
-    rounds = play(short.make_task(), short.make_algorithm(), short, short.make_players()).rounds
-    return float(min(entry["seconds"] for entry in rounds))
+    seconds: list[float] = []
+
+    def observe(entry: record.Record) -> None:
+        seconds.append(entry["seconds"])
+        if sum(seconds) > ENOUGH_SECONDS:
+            raise _Measured
+
+    with suppress(_Measured):
+        play(short.make_task(), short.make_algorithm(), short, short.make_players(), observe=observe)
+    return min(seconds)
+
+
+class _Measured(Exception):
+    """For long enough."""
 
 
 def rounds_done(path: Path) -> int:
