@@ -7,7 +7,8 @@ import pytest
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from rich.console import Console
 from safetensors.torch import save_file
@@ -18,12 +19,14 @@ from pagefl.algorithms import ALGORITHMS
 from pagefl.core.errors import UserError
 from pagefl.deploy import app as apps
 from pagefl.deploy import client_app, keys, parties, server_app, wire
+from pagefl.deploy.node import Node
 from pagefl.experiments import spec as specs
 from pagefl.game import PLAYERS
 from pagefl.report.progress import Progress, summary
 from pagefl.runtime.run import split
 
 CLIENTS = 4
+UNREADABLE = object()
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # Flower's runtime sets it before an app begins
 
 
@@ -59,7 +62,11 @@ class NearGrid:
             if "round" in asked:
                 self.round = asked["round"]
                 if client in self.tamper:
-                    reply = Message(self.tamper[client](reply.content), reply_to=message)
+                    changed = self.tamper[client](reply.content)
+                    reply = Message(changed, reply_to=message) if isinstance(changed, RecordDict) else changed
+                    if isinstance(reply, Error):
+                        reply = Message(reply, reply_to=message)
+                        reply.metadata.__dict__["_src_node_id"] = 1  # the SuperLink's own
                 if (client, self.round) in self.slow:
                     self.held.append((names[-1], reply))
                     continue
@@ -67,10 +74,12 @@ class NearGrid:
         return names
 
     def pull_messages(self, names):
-        return [self.replies.pop(name) for name in sorted(names, reverse=True) if name in self.replies]  # in any order
-
-    def send_and_receive(self, messages, *, timeout=None):
-        return self.pull_messages(self.push_messages(messages))
+        here = [name for name in names if name in self.replies]
+        for name in here:
+            if self.replies[name] is UNREADABLE:
+                del self.replies[name]
+                raise ValueError("whatever Flower's parsers raise")
+        return [self.replies.pop(name) for name in here]
 
 
 def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
@@ -154,7 +163,9 @@ HOSTILE = {
     "due are 'model'": with_values(lambda own: {"another": own["model"]}),
     "its records are": lambda content: replaced(content, surprise=ConfigRecord({"a": 1})),
     "its numbers are": lambda content: replaced(content, told=MetricRecord({**content[wire.NUMBERS], "more": 1.0})),
-    "should be numbers": lambda content: replaced(content, told=MetricRecord({**content[wire.NUMBERS], "lr": [1.0, 2.0]})),
+    "should be finite numbers": lambda content: replaced(
+        content, told=MetricRecord({**content[wire.NUMBERS], "lr": [1.0, 2.0]})
+    ),
     "another question": lambda content: replaced(content, ask=ConfigRecord({"run": "x", "round": 1})),
     "bytes for": lambda content: replaced(content, ArrayRecord({"model": Array("float32", (930,), wire.RAW, b"few")})),
     "float64": lambda content: replaced(content, ArrayRecord({"model": Array(np.zeros(930))})),
@@ -175,6 +186,73 @@ def test_a_hostile_node_is_quarantined_and_named(reason, tmp_path):
     assert all("client 2 is quarantined" in line and reason in line for line in said)
     assert len(said) == 5
     assert deployed.rounds[-1]["global_accuracy"] > 0.5
+
+
+def test_a_reply_that_cannot_be_read_takes_no_other_with_it(tmp_path):
+    said = []
+    deployed = deploy(spec_of(), tmp_path, said, tamper={1: lambda content: UNREADABLE})
+    assert [(entry["participants"], entry["quarantined"]) for entry in deployed.rounds] == [(3, 1)] * 5
+    assert said == [f"round {i}: client 1 is quarantined: its reply cannot be read" for i in range(1, 6)]
+
+
+def test_a_node_that_died_is_missing_and_nobody_is_blamed(tmp_path):
+    """The SuperLink answers in its place, and in its own name."""
+    said = []
+    gone = Error(code=ErrorCode.NODE_UNAVAILABLE, reason="gone")
+    deployed = deploy(spec_of(), tmp_path, said, tamper={1: lambda content: gone})
+    assert [(entry["participants"], entry["missing"], entry["quarantined"]) for entry in deployed.rounds] == [(3, 1, 0)] * 5
+    assert not said
+
+
+@pytest.mark.parametrize("size", [float("nan"), float("inf"), 1e300, 1e18, -5.0, 0.0, 7.5])
+def test_a_client_that_lies_about_its_size_is_turned_away(size, tmp_path, monkeypatch):
+    said, honest = [], Node._tell
+
+    def lie(self, found):
+        told = honest(self, found)
+        return {**told, "size": size} if self.federation.training.first == 3 else told
+
+    monkeypatch.setattr(Node, "_tell", lie)
+    deployed = deploy(spec_of(deploy={"patience": 0.1}), tmp_path, said)
+    assert deployed.rounds[-1]["participants"] == 3
+    assert "node 1003 is turned away" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"stop": "equilibrium"}, "does not see the clients' own models"),
+        ({"reward": "weighted-local", "deploy": {"tells": ["moves"]}}, 'needs "loss"'),
+    ],
+)
+def test_what_a_deployment_cannot_do_is_said_before_it_begins(settings, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        deploy(spec_of(**settings), tmp_path)
+
+
+def test_another_spec_in_the_same_directory(tmp_path):
+    deploy(spec_of(), tmp_path)
+    with pytest.raises(UserError, match="another spec"):
+        deploy(spec_of(lr=0.05), tmp_path)
+
+
+def test_who_comes_after_a_restart_counts(tmp_path):
+    """It began with three of four; the fourth came while the server was down."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(content):
+        if content[wire.ASK]["round"] == 3:
+            raise Killed
+        return content
+
+    spec = spec_of(deploy={"patience": 0.1})
+    with pytest.raises(Killed):
+        deploy(spec, tmp_path, tamper={0: die}, away=[(3, i) for i in range(9)])
+    deployed = deploy(spec, tmp_path)
+    assert [entry["participants"] for entry in deployed.rounds] == [3, 3, 4, 4, 4]
+    assert deployed.rounds[-1]["smallest_weight"] == pytest.approx(0.25)
 
 
 def test_late_replies_are_dropped_and_counted(tmp_path):
@@ -277,7 +355,7 @@ def test_keys(tmp_path):
     own = load_pem_private_key((folder / keys.SERVER_KEY).read_bytes(), None)
     assert own.public_key() == server.public_key()
     assert load_ssh_private_key((folder / keys.node_key(1)).read_bytes(), None).curve.name == "secp384r1"
-    with pytest.raises(UserError, match="has keys already"):
+    with pytest.raises(UserError, match="not empty"):
         keys.make(folder, ["localhost"], 2)
 
 

@@ -10,6 +10,16 @@ from .console import Json, err
 app = typer.Typer(no_args_is_help=True, help="The same algorithms and players on real nodes, through Flower.")
 
 
+@app.callback()
+def _with_flower() -> None:
+    from importlib.util import find_spec
+
+    from pagefl.core.errors import UserError
+
+    if find_spec("flwr") is None:
+        raise UserError("deploy needs flwr, which is not installed; `pip install pagefl[deploy]` brings it")
+
+
 def _spec(file: Path, nodes: int | None = None) -> Any:
     from pagefl.experiments import spec as specs
 

@@ -3,6 +3,7 @@
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import mkdtemp
 
 import tomli_w
 
@@ -14,6 +15,8 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
     """`out` and `data`: where the server, on its own machine, writes the run and finds its examples."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"out = {folder}: the folder is not empty; choose another")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    final, folder = folder, Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     module = folder / "federation"
     module.mkdir(parents=True)
     (module / "__init__.py").write_text("")
@@ -38,7 +41,8 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
         },
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(about, multiline_strings=True))
-    return folder
+    folder.replace(final)  # whole, or not at all
+    return final
 
 
 def spec_of(folder: Path) -> RunSpec:

@@ -1,8 +1,9 @@
 """Nodes over Flower's Grid: one message to each, sorted answers, deadlines."""
 
+from collections.abc import Iterable
 from time import monotonic, sleep
 
-from flwr.app import ConfigRecord, Message, MessageType
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -13,94 +14,103 @@ from pagefl.game.rules import Bias
 
 from . import wire
 from .client_app import NUMBER
-from .node import told_by
+from .node import SIZE, told_by
 from .remote import Answers, Reply, Say, ServerHalf
 
-POLL_SECONDS = 1.0
+POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
+MOST_EXAMPLES = 10**9  # that a client may say it has
 # What the SuperLink answers for a node that has died, after a minute: nobody's fault, so it is missing and not quarantined.
 GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
 class GridNodes:
+    """Whose a reply is, is known by the message that it answers: what it says of its sender may be anybody's words."""
+
     def __init__(self, grid: Grid, spec: RunSpec, federation: ServerHalf, run: str, say: Say) -> None:
         self.grid, self.spec, self.federation, self.run, self.say = grid, spec, federation, run, say
         self.clients = spec.task["clients"]
         self.numbers: dict[int, int] = {}  # Flower's id of a node -> the client's number
-        self.turned_away: set[int] = set()
+        self.asked_who: dict[str, int] = {}  # questions who they are that nodes have not answered yet
+        self.not_before: dict[int, float] = {}  # nodes that were turned away may try again
         self.overdue: set[str] = set()  # messages of earlier rounds that nobody has answered
+        self.begun = False
 
     def meet(self, sent: State) -> dict[int, dict[str, float]]:
-        """At the start it waits for all, and goes on with those that came if they are enough."""
-        told: dict[int, dict[str, float]] = {}
+        """At the start it waits for all, and goes on with those that came if they are enough. Later it waits for nobody."""
         end = monotonic() + self.spec.deploy.patience
-        at_start = not self.numbers
-        while True:
-            present = set(self.grid.get_node_ids())
-            self.numbers = {node: number for node, number in self.numbers.items() if node in present}
-            if fresh := sorted(present - set(self.numbers) - self.turned_away):
-                told |= self._introduce(fresh, sent)
-            if not at_start or len(self.numbers) == self.clients:
-                return told
-            if monotonic() > end:
-                if len(self.numbers) >= self.spec.deploy.fewest * self.clients:
-                    return told
-                raise UserError(
-                    f"{len(self.numbers)} of {self.clients} clients came within deploy.patience = {self.spec.deploy.patience} "
-                    "seconds; start the nodes that are missing and give the same command again"
-                )
+        told = self._introduce(sent)
+        if self.begun:
+            return told
+        while len(self.numbers) < self.clients and monotonic() < end:
             sleep(POLL_SECONDS)
+            told |= self._introduce(sent)
+        if len(self.numbers) < self.spec.deploy.fewest * self.clients:
+            raise UserError(
+                f"{len(self.numbers)} of {self.clients} clients came within deploy.patience = {self.spec.deploy.patience} "
+                "seconds; start the nodes that are missing and give the same command again"
+            )
+        self.begun = True
+        return told
 
-    def _introduce(self, nodes: list[int], sent: State) -> dict[int, dict[str, float]]:
-        due = {*told_by(self.spec), NUMBER}
+    def _introduce(self, sent: State) -> dict[int, dict[str, float]]:
+        """Ask those who they are that have not been asked, and hear those that have."""
+        present = set(self.grid.get_node_ids())
+        self.numbers = {node: number for node, number in self.numbers.items() if node in present}
+        waiting = {*self.asked_who.values(), *self.numbers}
+        fresh = [node for node in sorted(present - waiting) if monotonic() >= self.not_before.get(node, 0.0)]
         content = wire.pack(sent, ask={"run": self.run})
-        messages = [Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in nodes]
+        messages = [Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in fresh]
+        self.asked_who |= dict(zip(self.grid.push_messages(messages), fresh, strict=True))
         found = {}
-        replies = self.grid.send_and_receive(messages, timeout=self.spec.deploy.deadline)
-        for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-            node = reply.metadata.src_node_id
+        for name, reply in self._pull(self.asked_who):
+            node = self.asked_who.pop(name)
             try:
-                told = wire.numbers(_content(reply), due)
-                number = told.pop(NUMBER)
-                if number not in range(self.clients):
-                    raise wire.Refused(f"it calls itself client {number}, and there are {self.clients}")
-                if number in self.numbers.values():
-                    raise wire.Refused(f"it calls itself client {int(number)}, which another node is")
+                number, told = self._who(reply)
+                found[number], self.numbers[node] = told, number
             except wire.Refused as reason:
-                self.turned_away.add(node)
+                self.not_before[node] = monotonic() + AGAIN_SECONDS
                 self.say(f"node {node} is turned away: {reason}")
-                continue
-            self.numbers[node] = int(number)
-            found[int(number)] = told
         return found
+
+    def _who(self, reply: Message | None) -> tuple[int, dict[str, float]]:
+        content = _content(reply)
+        wire.only(content, wire.ARRAYS, wire.NUMBERS)
+        told = wire.numbers(content, {*told_by(self.spec), NUMBER})
+        number, size = told.pop(NUMBER), told[SIZE]
+        if number not in range(self.clients):
+            raise wire.Refused(f"it calls itself client {number}, and there are {self.clients}")
+        if number in self.numbers.values():
+            raise wire.Refused(f"it calls itself client {int(number)}, which another node is")
+        if not 1 <= size <= MOST_EXAMPLES or size % 1:
+            raise wire.Refused(f"it says that it has {size} examples")
+        return int(number), told
 
     def ask(self, round: int, bias: Bias, sent: State, mean_size: float, who: list[int]) -> Answers:
         late = self._count_late()
         here = {number: node for node, number in self.numbers.items()}
+        asked = [number for number in who if number in here]
         content = wire.pack(sent, ask={"run": self.run, "round": round, "bias": str(bias), "mean_size": mean_size})
         messages = [
-            Message(content, dst_node_id=here[number], message_type=MessageType.TRAIN, group_id=str(round))
-            for number in who
-            if number in here
+            Message(content, dst_node_id=here[number], message_type=MessageType.TRAIN, group_id=str(round)) for number in asked
         ]
-        waiting = set(self.grid.push_messages(messages))
+        waiting = dict(zip(self.grid.push_messages(messages), asked, strict=True))
         replies, refused = {}, {}
         end = monotonic() + self.spec.deploy.deadline
         while waiting and monotonic() < end:
-            for reply in self.grid.pull_messages(waiting):
-                waiting.discard(reply.metadata.reply_to_message_id)
-                number = self.numbers[reply.metadata.src_node_id]
-                if reply.has_error() and reply.error.code in GONE:
+            for name, reply in self._pull(waiting):
+                number = waiting.pop(name)
+                if _gone(reply):
                     continue
                 try:
                     replies[number] = self._checked(reply, round)
                 except wire.Refused as reason:
                     refused[number] = str(reason)
             sleep(POLL_SECONDS if waiting else 0)
-        self.overdue |= waiting
+        self.overdue |= set(waiting)
         missing = len(who) - len(replies) - len(refused)
         return Answers(dict(sorted(replies.items())), refused, missing, late)
 
-    def _checked(self, reply: Message, round: int) -> Reply:
+    def _checked(self, reply: Message | None, round: int) -> Reply:
         content = _content(reply)
         wire.only(content, wire.ARRAYS, wire.NUMBERS, wire.ASK)
         asked = content[wire.ASK]
@@ -109,16 +119,32 @@ class GridNodes:
         return Reply(wire.arrays(content, self.federation.due), wire.numbers(content, told_by(self.spec)))
 
     def _count_late(self) -> int:
-        if not self.overdue:
-            return 0
-        came = [reply.metadata.reply_to_message_id for reply in self.grid.pull_messages(self.overdue)]
+        came = dict(self._pull(self.overdue))
         self.overdue -= set(came)
-        if came:
-            self.say(f"{len(came)} replies came after their round had ended, and are dropped")
-        return len(came)
+        late = sum(not _gone(reply) for reply in came.values())
+        if late:
+            self.say(f"{late} replies came after their round had ended, and are dropped")
+        return late
+
+    def _pull(self, names: Iterable[str]) -> list[tuple[str, Message | None]]:
+        """What has come in answer to these. Each is asked for by itself: a reply may lie about what it answers, and one that
+        cannot even be read (None) must not take the others with it."""
+        found: list[tuple[str, Message | None]] = []
+        for name in list(names):
+            try:
+                found += [(name, reply) for reply in self.grid.pull_messages([name])]
+            except Exception:  # whatever a stranger's bytes do to Flower's parsers
+                found.append((name, None))
+        return found
 
 
-def _content(reply: Message):  # type: ignore[no-untyped-def]
+def _gone(reply: Message | None) -> bool:
+    return reply is not None and reply.has_error() and reply.error.code in GONE
+
+
+def _content(reply: Message | None) -> RecordDict:
+    if reply is None:
+        raise wire.Refused("its reply cannot be read")
     if reply.has_error():
-        raise wire.Refused(f"it answers with an error: {reply.error.reason}")
+        raise wire.Refused(f"it answers with an error: {wire.quoted(reply.error.reason)}")
     return reply.content

@@ -4,6 +4,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import mkdtemp
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,9 +23,15 @@ def node_key(number: int) -> str:
 
 def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
     """All of them, for a server that is reached under these names and addresses. What is there already stays."""
-    if (folder / CA).exists():
-        raise UserError(f"out = {folder}: it has keys already, and new ones would lock their nodes out; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(
+            f"out = {folder}: the folder is not empty, and new keys would lock out who has old ones; choose another"
+        )
+    for host in hosts:
+        if not host.isascii() or not 0 < len(host) <= 64:  # what a certificate can hold
+            raise UserError(f"--host {host}: valid is a name or an address of at most 64 ASCII characters")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    final, folder = folder, Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))  # for its owner alone
     ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pagefl federation CA")])
     basic = x509.BasicConstraints(ca=True, path_length=0)
@@ -50,7 +57,9 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
             _secret(path, _private(key, serialization.PrivateFormat.OpenSSH)),
             _public(path.with_suffix(".pub"), openssh),
         ]
-    return [*written, _public(folder / CA, ca.public_bytes(pem))]  # last: where it is, all are
+    written.append(_public(folder / CA, ca.public_bytes(pem)))
+    folder.replace(final)  # all of them, or none
+    return [final / path.name for path in written]
 
 
 def _certificate(

@@ -19,14 +19,14 @@ from pagefl.core.errors import UserError
 from pagefl.experiments import sweep
 from pagefl.experiments.spec import RunSpec
 from pagefl.runtime import record
-from pagefl.runtime.directory import RunDirectory
+from pagefl.runtime.directory import SPEC, RunDirectory
 from pagefl.runtime.run import Observe, Say, split
 
 from . import app, keys, parties
-from .server_app import LOG, OUTCOME
+from .server_app import LOCK, LOG, OUTCOME
 
 HOST, CONNECTION = "127.0.0.1", "local"
-LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 120.0, 10.0
+LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 300.0, 10.0
 
 
 class Local:
@@ -42,16 +42,18 @@ class Local:
 
     def prepare(self) -> None:
         """What a second start finds, it keeps."""
+        if (self.own / "app").exists() and app.spec_of(self.own / "app") != self.spec:
+            raise UserError(f"out = {self.folder}: it holds a federation of another spec; choose another directory")
+        if not (self.own / "app").exists() and (self.folder / SPEC).exists():
+            raise UserError(f"out = {self.folder}: it holds a simulation; choose another directory")
         for path in (self.logs, self.own / "home"):
             path.mkdir(parents=True, exist_ok=True)
-        if not (self.keys / keys.CA).exists():
+        if not self.keys.exists():
             keys.make(self.keys, [HOST, "localhost"], self.nodes)
         if not (self.data / parties.SERVER).exists():
             parties.write(split(self.spec.make_task(), self.spec), self.data)
         if not (self.own / "app").exists():
             app.write(self.spec, self.own / "app", str(self.folder), str(self.data / parties.SERVER))
-        elif app.spec_of(self.own / "app") != self.spec:
-            raise UserError(f"out = {self.folder}: it holds a federation of another spec; choose another directory")
         connection = {"address": self.address, "root-certificates": str(self.keys / keys.CA), "insecure": False}
         known = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (self.own / "home" / "config.toml").write_text(tomli_w.dumps(known))
@@ -108,34 +110,44 @@ class Local:
             raise UserError(f"flwr {arguments[0]} failed: {' '.join((done.stderr + done.stdout).split())[-400:]}")
         return done.stdout
 
-    def kill(self, name: str, how: int = signal.SIGKILL) -> None:
-        """A process and all that it has started."""
+    def kill(self, name: str) -> None:
         process = self.processes.pop(name)
-        for number in (how, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, number)
-                process.wait(STOP_SECONDS)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
-        for name in list(self.processes):
-            self.kill(name, signal.SIGTERM)
+        """Ask all of them, then wait for all of them; another Ctrl-C does not stop the stopping."""
+        usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        end = monotonic() + STOP_SECONDS
+        for name, process in list(self.processes.items()):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - monotonic()))
+            with suppress(ProcessLookupError):
+                self.kill(name)
         self.clear()
+        signal.signal(signal.SIGINT, usual)
 
     def clear(self) -> None:
-        """Flower's apps outlive a parent that was killed; known by their environment, they end here."""
+        """Flower's apps outlive a parent that was killed; known by their home, they end here, until none is left."""
         mark = f"FLWR_HOME={self._environment()['FLWR_HOME']}".encode()
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if mark in path.read_bytes().split(b"\0"):
-                    os.kill(int(path.parent.name), signal.SIGKILL)
+        found = True
+        while found:
+            found = False
+            for path in Path("/proc").glob("[0-9]*/environ"):
+                with suppress(OSError):
+                    program = (path.parent / "cmdline").read_bytes()
+                    if mark in path.read_bytes().split(b"\0") and (b"/flwr" in program or b"/flower-" in program):
+                        os.kill(int(path.parent.name), signal.SIGKILL)
+                        found = True
+            sleep(0.1 if found else 0)
 
     def serving(self) -> bool:
-        """Whether the server is at work: it holds the run's lock for as long as it lives."""
+        """Whether the server is at work: it holds a lock for as long as it lives."""
         try:
-            with (self.folder / ".lock").open("r+") as file:
+            with (self.folder / LOCK).open("r+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return False
         except FileNotFoundError:
@@ -188,7 +200,7 @@ class Local:
 def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
     """Whatever happens, nothing of it is left running."""
     local = Local(spec, folder)
-    with RunDirectory(local.own).alone():
+    with RunDirectory(local.own).alone(), _ended_by(signal.SIGTERM, signal.SIGHUP):
         local.prepare()
         local.clear()
         (local.folder / OUTCOME).unlink(missing_ok=True)
@@ -197,6 +209,17 @@ def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
             yield local
         finally:
             local.stop()
+
+
+@contextmanager
+def _ended_by(*signals: signal.Signals) -> Iterator[None]:
+    """As by a Ctrl-C, so that what was started is stopped."""
+    usual = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
 
 
 def _program(name: str) -> str:
@@ -237,6 +260,6 @@ class Tail:
             if file.seek(0, os.SEEK_END) < self.place:  # it was cut to what a checkpoint vouches for
                 self.place = 0
             file.seek(self.place)
-            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-        self.place += sum(map(len, lines))
-        return [line.decode(errors="replace").rstrip() for line in lines]
+            whole = file.read().rpartition(b"\n")[0]
+        self.place += len(whole) + 1 if whole else 0
+        return whole.decode(errors="replace").split("\n") if whole else []

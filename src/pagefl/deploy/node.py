@@ -13,6 +13,7 @@ from pagefl.game.game import FederatedGame
 from pagefl.game.players import Fixed
 from pagefl.game.rules import Bias
 from pagefl.runtime import checkpoint
+from pagefl.runtime.directory import RunDirectory
 from pagefl.runtime.run import agreed, make_federation, one_numeric_mode
 from pagefl.runtime.task import Task
 
@@ -57,11 +58,11 @@ class Node:
 
     def lead(self, round: int, bias: Bias, sent: State) -> tuple[State, dict[str, float]]:
         """Look at what was sent, choose, train, learn, and keep the outcome before anybody hears of it."""
-        with one_numeric_mode():
+        with RunDirectory(self.folder).alone(), one_numeric_mode():  # one that a killed node left behind may still be at work
             self._load(round)
             self.federation.receive(sent)
             led = self.game.lead(round, bias, np.array([0]))
-        self._save(round)
+            self._save(round)
         trained = led.trained
         upload = {name: rows[0] for name, rows in self.federation.uploads.items()}
         found = {

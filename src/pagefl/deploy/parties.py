@@ -1,5 +1,6 @@
 """What each party has on its own disk: its examples in one file, and nothing of anybody else's."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -38,7 +39,7 @@ def _flat(parts: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
 
 def read_client(path: Path, holdout: bool) -> Splits:
     """A federation of one. It has nothing of the server's: its own examples stand there, and are never looked at."""
-    tensors, facts = _read(path, ["train", "test", *(["holdout"] if holdout else [])])
+    tensors, facts = _read(path, ["train", "test", *(["holdout"] if holdout else [])], ["holdout"])
     augment = AUGMENTS.get(facts.get("augment", ""))
     train = Examples.of([tensors["train"]], augment)
     test, held = (Examples.of([tensors[role]]) if role in tensors else None for role in ("test", "holdout"))
@@ -53,11 +54,13 @@ def read_server(path: Path) -> Splits:
     return Splits(game, game, game, test, game)
 
 
-def _read(path: Path, roles: list[str]) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, str]]:
+def _read(path: Path, roles: list[str], perhaps: Sequence[str] = ()) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, str]]:
     wanted = [f"{role}.{side}" for role in roles for side in "xy"]
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
+            roles = [*roles, *(role for role in perhaps if role not in roles and f"{role}.x" in file.keys())]  # noqa: SIM118
+            wanted = [f"{role}.{side}" for role in roles for side in "xy"]
             if missing := [name for name in wanted if name not in file.keys()]:  # noqa: SIM118 (not a dict)
                 raise UserError(f"data = {path}: it has no {', '.join(missing)}; valid is a safetensors file with {wanted}")
             tensors = {name: file.get_tensor(name) for name in wanted}

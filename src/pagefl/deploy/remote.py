@@ -86,8 +86,9 @@ class RemoteGame(FederatedGame):
 
     def begin(self) -> tuple[Scores, Scores]:
         self._meet()
-        test = Scores(self.first["test_loss"], self.first["test_accuracy"])
-        return test, Scores(self.first["train_loss"], np.full_like(self.sizes, np.nan, dtype=float))
+        first = {name: values.copy() for name, values in self.first.items()}
+        test = Scores(first["test_loss"], first["test_accuracy"])
+        return test, Scores(first["train_loss"], np.full(len(self.sizes), np.nan))
 
     def lead(self, round: int, bias: Bias, ids: Integers | None = None) -> Led:
         """Each node looks at W, learns, chooses, and trains; what it sends back is believed only when it is checked."""
@@ -127,6 +128,8 @@ class RemoteGame(FederatedGame):
                 refused[number] = "its upload is not finite"
             elif usual and norm > self.largest_norm * usual:
                 refused[number] = f"its upload's norm is {norm:.3g}, {norm / usual:.0f} times the median"
+            elif self.terms.reward == "weighted-local" and np.isnan(answers.replies[number].told["train_loss"]):
+                refused[number] = "it does not tell the loss of which the server's reward is made"
         return [number for number in norms if number not in refused], refused
 
     def _led(self, good: list[int], refused: dict[int, str], absent: Mapping[str, int], replies: dict[int, Reply]) -> Led:
@@ -163,7 +166,9 @@ class RemoteGame(FederatedGame):
         return {**super().tensors, **{f"nodes.{name}": torch.from_numpy(values) for name, values in known.items()}}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
+        """Who was not there when it was written keeps what was told since."""
         super().load(tensors)
+        there = tensors["nodes.sizes"] > 0
         for name, value in self.tensors.items():
             if name.startswith("nodes."):
-                value.copy_(tensors[name])
+                value.copy_(torch.where(there, tensors[name], value))

@@ -1,5 +1,6 @@
 """The ServerApp: the same loop, records and checkpoints as a simulation, with clients behind Flower's Grid."""
 
+import fcntl
 import json
 import secrets
 from functools import partial
@@ -11,7 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
-from pagefl.runtime.directory import RunDirectory
+from pagefl.experiments.spec import RunSpec
+from pagefl.runtime.directory import SPEC, RunDirectory
 from pagefl.runtime.run import Run, agreed, loop, make_federation, one_numeric_mode
 from pagefl.runtime.task import Task
 
@@ -19,29 +21,31 @@ from . import parties
 from .grid import GridNodes
 from .remote import RemoteGame, Say, ServerHalf
 
-RUN_ID, LOG, OUTCOME = "run-id", "deploy.log", "outcome.json"
+RUN_ID, LOG, LOCK, OUTCOME = "run-id", "deploy.log", "server.lock", "outcome.json"
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """Locked from the first line to the last: whoever started it can see that it lives."""
     out = Path(str(context.run_config["out"]))
     out.mkdir(parents=True, exist_ok=True)
-    problem = None
-    with (out / LOG).open("a", buffering=1, encoding="utf-8") as log:
+    with (out / LOCK).open("w") as held, (out / LOG).open("a", buffering=1, encoding="utf-8") as log:
+        fcntl.lockf(held, fcntl.LOCK_EX)
         try:
             serve(grid, str(context.run_config["spec"]), Path(str(context.run_config["data"])), out, partial(print, file=log))
-        except UserError as error:
-            problem = str(error)
-            print(problem, file=log)
-    aside = out / f"{OUTCOME}.aside"
-    aside.write_text(json.dumps({"problem": problem}))
-    aside.replace(out / OUTCOME)
+            _write(out / OUTCOME, json.dumps({"problem": None}))
+        except Exception as error:
+            sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            print(sentence, file=log)
+            _write(out / OUTCOME, json.dumps({"problem": sentence}))
+            raise
 
 
 def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
     """From the start, or from the checkpoint in `out`; one is made after every round, as a node keeps only two rounds."""
     spec = specs.of_text(spec_text).model_copy(update={"checkpoint_seconds": 0.0, "workers": 1})
+    _check(spec, out)
     task = spec.make_task()
     clients = spec.task["clients"]
     with one_numeric_mode():
@@ -54,12 +58,32 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         follower = spec.make_players().sides(setup)[1]
         limits = {"largest_norm": spec.deploy.largest_norm, "fewest": spec.deploy.fewest}
         game = RemoteGame(federation, nodes, follower, setup, terms, **limits, say=say)
-        return loop(game, partial(task.fresh_module, spec.seed), spec, RunDirectory(out, spec.toml()), lambda entry: None, say)
+        make_module = partial(task.fresh_module, spec.seed)
+        # Stopped, it stops at once: a SuperLink that is gone would keep it waiting for the round's end.
+        return loop(game, make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say, polite=False)
+
+
+def _check(spec: RunSpec, out: Path) -> None:
+    if spec.stop == "equilibrium":
+        raise UserError(
+            'stop = "equilibrium": the server of a deployment does not see the clients\' own models; valid is "rounds"'
+        )
+    if spec.reward == "weighted-local" and "loss" not in spec.deploy.tells:
+        raise UserError(f'deploy.tells = {spec.deploy.tells}: reward = "weighted-local" needs "loss" among them')
+    if (out / SPEC).exists() and (out / SPEC).read_text() != spec.toml():
+        raise UserError(f"{out} holds a run of another spec; choose another directory")
 
 
 def _run_id(out: Path) -> str:
     """Nodes keep their state under it: that of another run, even of the same spec, is not this one's."""
     path = out / RUN_ID
     if not path.exists():
-        path.write_text(secrets.token_hex(8))
+        _write(path, secrets.token_hex(8))
     return path.read_text()
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    aside = path.with_name(f"{path.name}.aside")
+    aside.write_text(text)
+    aside.replace(path)

@@ -1,6 +1,7 @@
 """What travels: arrays as raw float32, numbers by name. Nothing is unpickled; what arrives is checked against what is due."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import isinf
 
 import numpy as np
 import torch
@@ -45,7 +46,8 @@ def arrays(records: RecordDict, due: Mapping[str, torch.Size]) -> State:
 
 def _tensor(name: str, array: Array, shape: torch.Size) -> Tensor:
     if array.stype != RAW or array.dtype != "float32" or tuple(array.shape) != tuple(shape):
-        raise Refused(f"its array {name!r} is {array.stype}, {array.dtype}, {list(array.shape)}, and due is {list(shape)}")
+        found = quoted(f"{array.stype}, {array.dtype}, {list(array.shape)}")
+        raise Refused(f"its array {name!r} is {found}, and due is float32, {list(shape)}")
     if len(array.data) != 4 * shape.numel():
         raise Refused(f"its array {name!r} has {len(array.data)} bytes for {shape.numel()} numbers")
     return torch.from_numpy(np.frombuffer(array.data, np.dtype("<f4")).astype(np.float32)).view(shape)
@@ -57,8 +59,8 @@ def numbers(records: RecordDict, due: set[str]) -> dict[str, float]:
         raise Refused(f"it has no {NUMBERS}")
     if set(found) != due:
         raise Refused(f"its numbers are {_names(found)}, and due are {_names(due)}")
-    if bad := [name for name, value in found.items() if not isinstance(value, int | float)]:
-        raise Refused(f"{_names(bad)} should be numbers")
+    if bad := [name for name, value in found.items() if not isinstance(value, int | float) or isinf(value)]:
+        raise Refused(f"{_names(bad)} should be finite numbers")
     return {name: float(value) for name, value in found.items()}  # type: ignore[arg-type]
 
 
@@ -67,6 +69,10 @@ def only(records: RecordDict, *names: str) -> None:
         raise Refused(f"its records are {_names(records)}, and due are {_names(names)}")
 
 
-def _names(names: object) -> str:
-    shown = sorted(str(name)[:40] for name in names)[:8]  # type: ignore[attr-defined]  # a stranger may have sent thousands
-    return ", ".join(map(repr, shown)) or "none"
+def quoted(text: str) -> str:
+    """A stranger's words, as part of a line of ours."""
+    return repr(text[:200])
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(quoted(name) for name in sorted(names)[:8]) or "none"  # a stranger may have sent thousands

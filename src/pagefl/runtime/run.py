@@ -97,8 +97,10 @@ def loop(
     directory: RunDirectory | None,
     observe: Observe,
     say: Say,
+    *,
+    polite: bool = True,
 ) -> Run:
-    """Round after round, with records and checkpoints."""
+    """Round after round, with records and checkpoints. `polite`: a Ctrl-C lets the round under way come to its end."""
     with directory.open() if directory else nullcontext():
         rounds = Rounds(game, settings, Demand(settings.shifts(), directory.path if directory else None))
         records = record.Records(directory.path if directory else None, _restore(rounds, directory, say))
@@ -113,7 +115,7 @@ def loop(
                 stage.mkdir(parents=True, exist_ok=True)
                 checkpoint.save(stage, rounds.state(), rounds.facts())
 
-        with with_workers(game.federation, settings), _polite_stop() as stopped:
+        with with_workers(game.federation, settings), _polite_stop() if polite else nullcontext(threading.Event()) as stopped:
             try:
                 saved = monotonic()
                 while not rounds.over and not stopped.is_set():
