@@ -146,9 +146,9 @@ TABLE4_BIAS = {
 }
 # A table in an hour on two cores: of the small tasks fewer examples and rounds, and efforts in proportion to one epoch.
 LAPTOP: dict[str, dict[str, Any]] = {
-    "cifar100": {"task.per_client": 150, "task.width": 8, "rounds": 12, "epochs": 1, "lr": 0.1},
-    "tiny-imagenet": {"task.per_client": 100, "rounds": 8, "epochs": 1, "lr": 0.1},
-    "shakespeare": {"task.per_client": 200, "rounds": 8, "epochs": 1},
+    "cifar100": {"task.per_client": 150, "task.width": 8, "rounds": 8, "epochs": 1, "lr": 0.1},
+    "tiny-imagenet": {"task.per_client": 100, "rounds": 5, "epochs": 1, "lr": 0.1},
+    "shakespeare": {"task.per_client": 200, "rounds": 5, "epochs": 1},
 }
 LAPTOP_EFFORT: dict[str, dict[str, Any]] = {
     "dapfl": {"players.epochs_max": 4},
