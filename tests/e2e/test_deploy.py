@@ -52,8 +52,7 @@ def assert_same(folder: Path, spec) -> None:
 
 
 def test_four_nodes_and_intruders(tmp_path):
-    """PAGE's players on SCAFFOLD's rule, TLS and authentication on. The result is the simulation's; whoever has no business here
-    is refused."""
+    """PAGE's players on SCAFFOLD's rule, with TLS and authentication: the simulation's result, and strangers are refused."""
     spec = spec_of("scaffold", "page", clients=4, rounds=5)
     with started(spec, tmp_path / "run") as local:
         intrude(local, tmp_path)
