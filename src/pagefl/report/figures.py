@@ -39,15 +39,24 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     panels = [(block, _means(block, found)) for block in blocks]
     panels = [(block, means) for block, means in panels if means]
     figure, axes = _panels(len(panels))
+    names = list(dict.fromkeys(name for _, means in reversed(panels) for name in means))
+    together = set(names).intersection(*(means for _, means in panels))  # some rows are in every panel
+    handles = {}
     for axis, (block, means) in zip(axes, panels, strict=True):
-        for i, (name, (x, y, dx, dy)) in enumerate(means.items()):
+        for name, (x, y, dx, dy) in means.items():
+            i = names.index(name)
             style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-            axis.errorbar(x, y, xerr=dx, yerr=dy, label=name, markersize=6, linestyle="", capsize=2, elinewidth=0.8, **style)
+            handles[name] = axis.errorbar(
+                x, y, xerr=dx, yerr=dy, label=name, markersize=6, linestyle="", capsize=2, elinewidth=0.8, **style
+            )
         front = _front(np.array([point[:2] for point in means.values()]))
         axis.plot(front[:, 0], front[:, 1], color="#8a8f98", linewidth=1, linestyle=":", zorder=0)
         axis.set(xlabel="global accuracy, %", title=block.title)
-    axes[0].set_ylabel("local accuracy, %")
-    axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
+        axis.set(ylabel="local accuracy, %" if axis in axes[:: _columns(len(panels))] else "")
+        if not together:
+            axis.legend(frameon=False, fontsize=8)
+    if together:
+        figure.legend([handles[name] for name in names], names, loc="outside right center", frameon=False, fontsize=8)
     return figure
 
 
@@ -115,6 +124,16 @@ def _front(points: np.ndarray) -> np.ndarray:
     return best[np.argsort(best[:, 0])]
 
 
+def _columns(count: int) -> int:
+    """Of panels: what is wider than four stands in two rows."""
+    return count if count <= 4 else -(-count // 2)
+
+
 def _panels(count: int) -> tuple[Figure, list]:  # type: ignore[type-arg]  # of matplotlib's axes
-    figure = Figure(figsize=(1.6 + 3.6 * count, 3.6), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+    columns = _columns(count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(1.6 + 3.6 * columns, 3.6 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for empty in axes[count:]:
+        empty.set_axis_off()
+    return figure, axes[:count]
