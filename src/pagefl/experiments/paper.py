@@ -144,8 +144,8 @@ TABLE4_BIAS = {
     "1:1": Published(33.55, 40.94, converged=499),
     "1:10": Published(31.91, 41.55, converged=493),
 }
-# A table in an hour or two on two cores: of the small tasks fewer rounds, and efforts in proportion to one epoch. With less than
-# this (8 rounds of 150 images) nothing has learned anything: global accuracy on CIFAR-100 stays at chance.
+# A table in an hour or two on two cores: of the small tasks fewer rounds, and efforts in proportion to one epoch. With much
+# less (8 rounds of 150 images) nothing is learned: global accuracy on CIFAR-100 stays at chance.
 LAPTOP: dict[str, dict[str, Any]] = {
     "cifar100": {"task.width": 8, "rounds": 30, "epochs": 1, "lr": 0.1},
     "tiny-imagenet": {"task.per_client": 200, "rounds": 15, "epochs": 1, "lr": 0.1},
