@@ -84,18 +84,18 @@ def intrude(local: Local, folder: Path) -> None:
 
 def test_a_server_that_is_killed_goes_on_by_the_same_command(tmp_path):
     """PAGE: the end is that of an undisturbed run."""
-    spec = spec_of("fedavg", "page", clients=2, rounds=4)
+    spec = spec_of("fedavg", "page", clients=2, rounds=3)
     file, folder = tmp_path / "spec.toml", tmp_path / "run"
     file.write_text(spec.toml())
     command = [sys.executable, "-m", "pagefl", "deploy", "local", str(file), "--nodes", "2", "--out", str(folder)]
     first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: rounds_of(folder) >= 2, "two rounds")
+    wait_for(lambda: rounds_of(folder) >= 1, "a round")
     os.killpg(superlink_of(first.pid), signal.SIGKILL)
     _, said = first.communicate(timeout=SECONDS)
     assert first.returncode == 2
     assert "the same command goes on" in said
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=SECONDS, check=True)
-    assert json.loads(done.stdout)["round"] == 4
+    assert json.loads(done.stdout)["round"] == 3
     assert_same(folder, spec)
 
 
@@ -122,7 +122,7 @@ def superlink_of(parent: int) -> int:
 
 def test_a_node_that_is_killed_comes_back(tmp_path):
     """In the middle of a round; its control and its agent go on from its disk."""
-    spec = spec_of("scaffold", "page", clients=2, rounds=4, deploy={"deadline": 12.0, "fewest": 0.5})
+    spec = spec_of("scaffold", "page", clients=2, rounds=3, deploy={"deadline": 10.0, "fewest": 0.5})
     folder = tmp_path / "run"
     with started(spec, folder) as local:
         wait_for(lambda: rounds_of(folder) >= 1, "a round")
@@ -132,7 +132,7 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
         local.start_node(1)
         local.follow(lambda entry: None, lambda message: None)
     rounds = api.load(folder).rounds
-    assert [entry["round"] for entry in rounds] == [1, 2, 3, 4]
+    assert [entry["round"] for entry in rounds] == [1, 2, 3]
     assert all(entry["participants"] >= 1 for entry in rounds)
     tensors, facts = checkpoint.read(state / checkpoint.NAME)
     assert facts["round"] >= before
