@@ -86,23 +86,30 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     right.set_ylabel("reward")
     handles = [*axis.get_lines(), *right.get_lines()]
     figure.legend(
-        handles, [str(h.get_label()) for h in handles], loc="outside lower center", ncols=4, frameon=False, fontsize=9
+        handles,
+        [str(h.get_label()) for h in handles],
+        loc="outside lower center",
+        ncols=min(4, 2 * len(panels)),
+        frameon=False,
+        fontsize=9,
     )
     return figure
 
 
-def bars(block: Block, found: Sequence[Found]) -> Figure:
-    """Figure 3: a pair of bars for each row."""
+def pairs(block: Block, found: Sequence[Found]) -> Figure:
+    """Figure 3: a pair of points for each row. The differences are small, and bars would have to begin at zero."""
     means = _means(block, found)
     figure = Figure(figsize=(max(6.0, 1.1 * len(means) + 1.5), 3.6), layout="constrained")
     axis = figure.subplots()
     places = np.arange(len(means))
     for at, (label, mean, spread, colour) in enumerate((("global", 0, 2, COLOURS[0]), ("local", 1, 3, COLOURS[1]))):
         heights, errors = ([point[i] for point in means.values()] for i in (mean, spread))
-        axis.bar(places + 0.4 * at - 0.2, heights, 0.38, yerr=errors, capsize=2, color=colour, label=label)
+        style = {"color": colour, "marker": MARKERS[at], "linestyle": "", "capsize": 3}
+        axis.errorbar(places + 0.16 * at - 0.08, heights, yerr=errors, label=label, **style)
     axis.set_xticks(places, list(means), rotation=20, ha="right")
     axis.set(ylabel="accuracy, %", title=block.title)
-    axis.legend(frameon=False, ncols=2)
+    axis.grid(axis="y", linewidth=0.4)
+    figure.legend(loc="outside upper right", frameon=False, ncols=2)
     return figure
 
 

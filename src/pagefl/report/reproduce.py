@@ -66,7 +66,7 @@ def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, figure
     if experiment.name == "fig2":
         return {"": figures.curves(experiment.blocks, found)}
     if experiment.name == "fig3":
-        return {"": figures.bars(experiment.blocks[0], found)}
+        return {"": figures.pairs(experiment.blocks[0], found)}
     return {"-plane": figures.plane(experiment.blocks, found)}
 
 
