@@ -122,7 +122,7 @@ def superlink_of(parent: int) -> int:
 
 def test_a_node_that_is_killed_comes_back(tmp_path):
     """In the middle of a round; its control and its agent go on from its disk."""
-    spec = spec_of("scaffold", "page", clients=2, rounds=3, deploy={"deadline": 10.0, "fewest": 0.5})
+    spec = spec_of("scaffold", "page", clients=2, rounds=3, deploy={"deadline": 18.0, "fewest": 0.5})
     folder = tmp_path / "run"
     with started(spec, folder) as local:
         wait_for(lambda: rounds_of(folder) >= 1, "a round")

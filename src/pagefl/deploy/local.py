@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -68,8 +69,10 @@ class Local:
             *("--ssl-keyfile", str(self.keys / keys.SERVER_KEY), "--disable-runtime-dependency-installation"),
         )
         self._wait_for_superlink()
+        known = [str((self.keys / keys.node_key(number)).with_suffix(".pub")) for number in range(self.nodes)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # a command for each, and each takes seconds to begin
+            list(pool.map(lambda key: self.flwr("supernode", "register", key, CONNECTION), known))
         for number in range(self.nodes):
-            self.flwr("supernode", "register", str((self.keys / keys.node_key(number)).with_suffix(".pub")), CONNECTION)
             self.start_node(number)
         self.flwr("run", str(self.own / "app"), CONNECTION)
 
