@@ -30,28 +30,29 @@ GROUP = 5
 
 
 @njit(cache=True)
-def products(weights, first, features, x, z):
-    """z += weights @ x for GROUP classes and BLOCK examples."""
-    w0, z0 = first * features, first * BLOCK
-    w1, w2, w3, w4 = w0 + features, w0 + 2 * features, w0 + 3 * features, w0 + 4 * features
-    z1, z2, z3, z4 = z0 + BLOCK, z0 + 2 * BLOCK, z0 + 3 * BLOCK, z0 + 4 * BLOCK
-    y0, y1, y2, y3, y4 = z0 + LANES, z1 + LANES, z2 + LANES, z3 + LANES, z4 + LANES
-    a0, a1, a2, a3, a4 = load(z, z0), load(z, z1), load(z, z2), load(z, z3), load(z, z4)
-    b0, b1, b2, b3, b4 = load(z, y0), load(z, y1), load(z, y2), load(z, y3), load(z, y4)
-    for j in range(features):
-        a, b = load(x, j * BLOCK), load(x, j * BLOCK + LANES)
-        w = spread(weights, w0 + j)
-        a0, b0 = times_plus(w, a, a0), times_plus(w, b, b0)
-        w = spread(weights, w1 + j)
-        a1, b1 = times_plus(w, a, a1), times_plus(w, b, b1)
-        w = spread(weights, w2 + j)
-        a2, b2 = times_plus(w, a, a2), times_plus(w, b, b2)
-        w = spread(weights, w3 + j)
-        a3, b3 = times_plus(w, a, a3), times_plus(w, b, b3)
-        w = spread(weights, w4 + j)
-        a4, b4 = times_plus(w, a, a4), times_plus(w, b, b4)
-    store(z, z0, a0), store(z, z1, a1), store(z, z2, a2), store(z, z3, a3), store(z, z4, a4)
-    store(z, y0, b0), store(z, y1, b1), store(z, y2, b2), store(z, y3, b3), store(z, y4, b4)
+def multiply(left, first, inner, right, width, z):
+    """z += left @ right for GROUP rows of left: their sums with BLOCK columns of right stay in registers."""
+    u0, z0 = first * inner, first * width
+    u1, u2, u3, u4 = u0 + inner, u0 + 2 * inner, u0 + 3 * inner, u0 + 4 * inner
+    z1, z2, z3, z4 = z0 + width, z0 + 2 * width, z0 + 3 * width, z0 + 4 * width
+    for at in range(0, width, BLOCK):
+        to = at + LANES
+        a0, a1, a2, a3, a4 = load(z, z0 + at), load(z, z1 + at), load(z, z2 + at), load(z, z3 + at), load(z, z4 + at)
+        b0, b1, b2, b3, b4 = load(z, z0 + to), load(z, z1 + to), load(z, z2 + to), load(z, z3 + to), load(z, z4 + to)
+        for j in range(inner):
+            a, b = load(right, j * width + at), load(right, j * width + to)
+            u = spread(left, u0 + j)
+            a0, b0 = times_plus(u, a, a0), times_plus(u, b, b0)
+            u = spread(left, u1 + j)
+            a1, b1 = times_plus(u, a, a1), times_plus(u, b, b1)
+            u = spread(left, u2 + j)
+            a2, b2 = times_plus(u, a, a2), times_plus(u, b, b2)
+            u = spread(left, u3 + j)
+            a3, b3 = times_plus(u, a, a3), times_plus(u, b, b3)
+            u = spread(left, u4 + j)
+            a4, b4 = times_plus(u, a, a4), times_plus(u, b, b4)
+        store(z, z0 + at, a0), store(z, z1 + at, a1), store(z, z2 + at, a2), store(z, z3 + at, a3), store(z, z4 + at, a4)
+        store(z, z0 + to, b0), store(z, z1 + to, b1), store(z, z2 + to, b2), store(z, z3 + to, b3), store(z, z4 + to, b4)
 
 
 @njit(cache=True)
@@ -109,7 +110,7 @@ def score(rows, x, y, starts, sizes, with_loss, losses, hits):
                 bias = same(row[classes * features + c])
                 store(z, c * BLOCK, bias), store(z, c * BLOCK + LANES, bias)
             for first in range(0, tall, GROUP):
-                products(weights, first, features, few, z)
+                multiply(weights, first, features, few, BLOCK, z)
             judge(z, classes, with_loss, best, answer, summed)
             for e in range(m):
                 right += answer[e] == y[start + e]
@@ -136,34 +137,8 @@ def leave(weights, classes, features, width, row):
 
 
 @njit(cache=True)
-def forward(inputs, first, height, weights, width, z):
-    """z += inputs @ weights for GROUP examples: the sums of two vectors of classes stay in registers."""
-    u0, z0 = first * height, first * width
-    u1, u2, u3, u4 = u0 + height, u0 + 2 * height, u0 + 3 * height, u0 + 4 * height
-    z1, z2, z3, z4 = z0 + width, z0 + 2 * width, z0 + 3 * width, z0 + 4 * width
-    for at in range(0, width, BLOCK):
-        to = at + LANES
-        a0, a1, a2, a3, a4 = load(z, z0 + at), load(z, z1 + at), load(z, z2 + at), load(z, z3 + at), load(z, z4 + at)
-        b0, b1, b2, b3, b4 = load(z, z0 + to), load(z, z1 + to), load(z, z2 + to), load(z, z3 + to), load(z, z4 + to)
-        for j in range(height):
-            a, b = load(weights, j * width + at), load(weights, j * width + to)
-            u = spread(inputs, u0 + j)
-            a0, b0 = times_plus(u, a, a0), times_plus(u, b, b0)
-            u = spread(inputs, u1 + j)
-            a1, b1 = times_plus(u, a, a1), times_plus(u, b, b1)
-            u = spread(inputs, u2 + j)
-            a2, b2 = times_plus(u, a, a2), times_plus(u, b, b2)
-            u = spread(inputs, u3 + j)
-            a3, b3 = times_plus(u, a, a3), times_plus(u, b, b3)
-            u = spread(inputs, u4 + j)
-            a4, b4 = times_plus(u, a, a4), times_plus(u, b, b4)
-        store(z, z0 + at, a0), store(z, z1 + at, a1), store(z, z2 + at, a2), store(z, z3 + at, a3), store(z, z4 + at, a4)
-        store(z, z0 + to, b0), store(z, z1 + to, b1), store(z, z2 + to, b2), store(z, z3 + to, b3), store(z, z4 + to, b4)
-
-
-@njit(cache=True)
 def backward(inputs, first, height, z, width, gradient):
-    """gradient += inputs.T @ z for GROUP examples, whose errors stay in registers."""
+    """gradient += inputs.T @ z for GROUP examples. Here the errors stay in registers: a fifth quicker than `multiply`."""
     u0, z0 = first * height, first * width
     u1, u2, u3, u4 = u0 + height, u0 + 2 * height, u0 + 3 * height, u0 + 4 * height
     z1, z2, z3, z4 = z0 + width, z0 + 2 * width, z0 + 3 * width, z0 + 4 * width
@@ -291,11 +266,11 @@ def descend(
             for _ in range(repeats):
                 copy(bare, used * width, errors)
                 for first in range(0, used, GROUP):
-                    forward(inputs, first, height, w, width, errors)
+                    multiply(inputs, first, height, w, width, errors)
                 if len(top):
                     copy(errors, used * width, top_errors)
                     for first in range(0, used, GROUP):
-                        forward(inputs, first, height, a, width, top_errors)
+                        multiply(inputs, first, height, a, width, top_errors)
                 if len(offset):
                     for b in range(count):
                         for c in range(classes):

@@ -11,11 +11,12 @@ from pagefl.core.algorithm import State
 from pagefl.core.errors import UserError
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.rules import Bias
+from pagefl.runtime.run import Say
 
 from . import wire
 from .client_app import NUMBER
 from .node import SIZE, told_by
-from .remote import Answers, Reply, Say, ServerHalf
+from .remote import Answers, Reply, ServerHalf
 
 POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
 MOST_EXAMPLES = 10**9  # that a client may say it has

@@ -27,6 +27,7 @@ from . import app, keys, parties
 from .server_app import LOCK, LOG, OUTCOME
 
 HOST, CONNECTION = "127.0.0.1", "local"
+PROGRAMS = Path(sys.executable).parent  # Flower's, which look for one another by PATH
 LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 300.0, 10.0
 
 
@@ -96,7 +97,7 @@ class Local:
         """In a session of its own, so that it can be stopped with all that it starts, and ends if we are killed."""
         with (self.logs / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(  # noqa: S603 (our own arguments)
-                [_program(command[0]), *command[1:]],
+                [str(PROGRAMS / command[0]), *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -107,7 +108,7 @@ class Local:
 
     def flwr(self, *arguments: str) -> str:
         done = subprocess.run(  # noqa: S603 (our own arguments)
-            [_program("flwr"), *arguments], env=self._environment(), capture_output=True, text=True, check=False
+            [str(PROGRAMS / "flwr"), *arguments], env=self._environment(), capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise UserError(f"flwr {arguments[0]} failed: {' '.join((done.stderr + done.stdout).split())[-400:]}")
@@ -164,9 +165,9 @@ class Local:
         rounds, log = Tail(self.folder / record.ROUNDS), Tail(self.folder / LOG)
         begun, served = monotonic(), False
         while True:
+            alive = self.serving()  # looked at before the outcome, which a server writes before it ends
+            served = served or alive
             over = (self.folder / OUTCOME).exists()
-            served = served or self.serving()
-            alone = not over and (not self.serving() if served else monotonic() - begun > START_SECONDS)
             for line in log.new():
                 say(line)
             for entry in map(json.loads, rounds.new()):
@@ -175,7 +176,7 @@ class Local:
                     shown = entry["round"]
             if over:
                 break
-            if alone and not (self.folder / OUTCOME).exists():
+            if not alive and (served or monotonic() - begun > START_SECONDS):
                 raise UserError(f"the server has died; the same command goes on from its checkpoint (logs: {self.logs})")
             if self._dead("superlink"):
                 raise UserError(f"the SuperLink has died; the same command goes on from the checkpoint (logs: {self.logs})")
@@ -195,8 +196,7 @@ class Local:
 
     def _environment(self) -> dict[str, str]:
         own = {"FLWR_HOME": str(self.own / "home"), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        programs = str(Path(sys.executable).parent)  # where Flower looks for its own programs
-        return {**os.environ, **own, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
+        return {**os.environ, **own, "PATH": f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 @contextmanager
@@ -223,13 +223,6 @@ def _ended_by(*signals: signal.Signals) -> Iterator[None]:
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)
-
-
-def _program(name: str) -> str:
-    path = Path(sys.executable).parent / name
-    if not path.exists():
-        raise UserError(f"deploy needs Flower, whose {name} is not installed; `pip install pagefl[deploy]` brings it")
-    return str(path)
 
 
 def _die_with_parent() -> None:

@@ -1,6 +1,6 @@
 """The server's half of the game, whose clients are elsewhere: asks nodes, checks what they send, and follows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,10 +15,9 @@ from pagefl.core.federation import Federation, Trained
 from pagefl.game.game import FederatedGame, Led, Terms
 from pagefl.game.players import Fixed, Follower, Setup
 from pagefl.game.rules import Bias, Floats, Integers
+from pagefl.runtime.run import Say
 
 from .node import SIZE
-
-Say = Callable[[str], None]
 
 
 class Reply(NamedTuple):
@@ -96,8 +95,7 @@ class RemoteGame(FederatedGame):
             ids = self.federation.participants(round, self.terms.participation)
         self._meet()
         known = self.sizes[self.sizes > 0]
-        sent = {name: value[0] for name, value in self.federation.sent.items()}
-        answers = self.nodes.ask(round, bias, sent, float(known.mean()), ids.tolist())
+        answers = self.nodes.ask(round, bias, self._sent(), float(known.mean()), ids.tolist())
         if len(answers.replies) < self.fewest * len(ids):
             raise UserError(
                 f"round {round}: {len(answers.replies)} of {len(ids)} clients answered, and deploy.fewest = {self.fewest}; "
@@ -108,18 +106,23 @@ class RemoteGame(FederatedGame):
             self.say(f"round {round}: client {number} is quarantined: {reason}")
         return self._led(good, refused, {"missing": answers.missing, "late": answers.late}, answers.replies)
 
+    def _sent(self) -> State:
+        return {name: value[0] for name, value in self.federation.sent.items()}
+
     def _meet(self) -> None:
-        for number, told in self.nodes.meet({name: value[0] for name, value in self.federation.sent.items()}).items():
+        for number, told in self.nodes.meet(self._sent()).items():
             self.sizes[number] = told[SIZE]
             for name, values in self.first.items():
                 values[number] = told.get(name, np.nan)
-            self.before.accuracy[number] = told.get("before_accuracy", np.nan)
-            self.before.loss[number] = told.get("before_loss", np.nan)
+            self._note_before(number, told)
+
+    def _note_before(self, number: int, told: Mapping[str, float]) -> None:
+        self.before.accuracy[number] = told.get("before_accuracy", np.nan)
+        self.before.loss[number] = told.get("before_loss", np.nan)
 
     def _checked(self, answers: Answers) -> tuple[list[int], dict[int, str]]:
         """Finite, and no larger than the others': a single upload must not become the model."""
-        norms = {number: float(torch.cat([v.flatten() for v in reply.upload.values()] or [torch.zeros(1)]).double().norm())
-                 for number, reply in sorted(answers.replies.items())}  # fmt: skip
+        norms = {number: _norm(reply.upload) for number, reply in answers.replies.items()}
         finite = sorted(norm for norm in norms.values() if np.isfinite(norm))
         usual = finite[(len(finite) - 1) // 2] if finite else 0.0  # the lower of two: one of two clients is no majority
         refused = dict(answers.refused)
@@ -137,8 +140,7 @@ class RemoteGame(FederatedGame):
         for number in good:
             for name, value in replies[number].upload.items():
                 self.federation.uploads[name][number] = value
-            self.before.accuracy[number] = replies[number].told.get("before_accuracy", np.nan)
-            self.before.loss[number] = replies[number].told.get("before_loss", np.nan)
+            self._note_before(number, replies[number].told)
 
         def told(name: str) -> Floats:
             return np.array([replies[number].told.get(name, np.nan) for number in good])
@@ -172,3 +174,7 @@ class RemoteGame(FederatedGame):
         for name, value in self.tensors.items():
             if name.startswith("nodes."):
                 value.copy_(torch.where(there, tensors[name], value))
+
+
+def _norm(upload: State) -> float:
+    return float(sum(value.double().square().sum() for value in upload.values())) ** 0.5

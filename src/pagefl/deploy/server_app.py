@@ -13,13 +13,13 @@ from flwr.serverapp import Grid, ServerApp
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
-from pagefl.runtime.directory import SPEC, RunDirectory
-from pagefl.runtime.run import Run, agreed, loop, make_federation, one_numeric_mode
+from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
+from pagefl.runtime.run import Run, Say, agreed, loop, make_federation, one_numeric_mode
 from pagefl.runtime.task import Task
 
 from . import parties
 from .grid import GridNodes
-from .remote import RemoteGame, Say, ServerHalf
+from .remote import RemoteGame, ServerHalf
 
 RUN_ID, LOG, LOCK, OUTCOME = "run-id", "deploy.log", "server.lock", "outcome.json"
 app = ServerApp()
@@ -34,11 +34,11 @@ def main(grid: Grid, context: Context) -> None:
         fcntl.lockf(held, fcntl.LOCK_EX)
         try:
             serve(grid, str(context.run_config["spec"]), Path(str(context.run_config["data"])), out, partial(print, file=log))
-            _write(out / OUTCOME, json.dumps({"problem": None}))
+            write_whole(out / OUTCOME, json.dumps({"problem": None}))
         except Exception as error:
             sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             print(sentence, file=log)
-            _write(out / OUTCOME, json.dumps({"problem": sentence}))
+            write_whole(out / OUTCOME, json.dumps({"problem": sentence}))
             raise
 
 
@@ -78,12 +78,5 @@ def _run_id(out: Path) -> str:
     """Nodes keep their state under it: that of another run, even of the same spec, is not this one's."""
     path = out / RUN_ID
     if not path.exists():
-        _write(path, secrets.token_hex(8))
+        write_whole(path, secrets.token_hex(8))
     return path.read_text()
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole, or not at all."""
-    aside = path.with_name(f"{path.name}.aside")
-    aside.write_text(text)
-    aside.replace(path)

@@ -19,6 +19,13 @@ def stages_of(path: Path) -> list[Path]:
     return [*kept, *([last] if last.exists() else [])]
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    aside = path.with_name(f"{path.name}.aside")
+    aside.write_text(text)
+    aside.replace(path)
+
+
 class InUse(UserError):
     """Another process is running it."""
 
@@ -36,9 +43,7 @@ class RunDirectory:
         with self.alone():
             if self.fresh:
                 self._check_free()
-            aside = self.path / f"{SPEC}.aside"
-            aside.write_text(self.spec_text)
-            aside.replace(self.path / SPEC)
+            write_whole(self.path / SPEC, self.spec_text)
             yield
 
     @contextmanager
