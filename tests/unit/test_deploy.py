@@ -83,8 +83,11 @@ class NearGrid:
 
 
 def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
-    own = {"warm_up": 2} if players in ("page", "dapfl") else {}  # so that agents learn in five rounds
-    raw = {"task": {"name": task, "clients": CLIENTS}, "algorithm": algorithm, "players": {"name": players, **own}}
+    """`players`: a name, and how they share, as in page-shared/weights."""
+    name, _, share = players.partition("/")
+    own = {"warm_up": 2} if name in ("page", "dapfl") else {}  # so that agents learn in five rounds
+    own |= {"share": share} if share else {}
+    raw = {"task": {"name": task, "clients": CLIENTS}, "algorithm": algorithm, "players": {"name": name, **own}}
     return specs.resolve(
         {"rounds": 5, "epochs": 2, "workers": 1, "path": "rows" if "mlp" in task else "auto", **raw, **settings}
     )
@@ -112,7 +115,12 @@ def numbers(rounds):
     return found
 
 
-PAIRS = [*((name, players) for name in ALGORITHMS for players in ("fixed", "page")), *(("fedavg", name) for name in PLAYERS)]
+PAIRS = [
+    *((name, players) for name in ALGORITHMS for players in ("fixed", "page")),
+    *(("fedavg", name) for name in PLAYERS),
+    ("scaffold", "page-shared"),
+    ("feddyn", "page-shared/weights"),
+]
 
 
 @pytest.mark.parametrize(("algorithm", "players"), dict.fromkeys(PAIRS))

@@ -40,12 +40,13 @@ def test_rewards():
     assert np.isfinite(rules.reward(0.0, 0.0))
 
 
-@pytest.mark.parametrize("name", PLAYERS)
+@pytest.mark.parametrize("name", [*PLAYERS, "page-shared/weights"])
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 @pytest.mark.parametrize("stopped_at", [2, 40])  # in the warm-up and after it
 def test_resume_is_exact_with_agents(name, participation, stopped_at, tmp_path):
     """Replay, Adam's moments, noise and the half-finished transition are all in the checkpoint."""
-    players = {"name": name, **({"warm_up": 4} if name in ("page", "dapfl") else {})}
+    own = {"page": {"warm_up": 4}, "dapfl": {"warm_up": 4}, "page-shared/weights": {"share": "weights"}}
+    players = {"name": name.removesuffix("/weights"), **own.get(name, {})}
     options = {"task": Task("small", task().module, task().data, WIDE), "players": players, "participation": participation}
     straight = pagefl.run(**options, algorithm="fedavg", rounds=45)
     pagefl.run(**options, algorithm="fedavg", rounds=45, out=tmp_path / "run", observe=stop_after(stopped_at))
@@ -66,11 +67,11 @@ def stop_after(round):
     return lambda entry: os.kill(os.getpid(), signal.SIGTERM) if entry["round"] == round else None
 
 
-@pytest.mark.parametrize("name", ["page", "dapfl"])
+@pytest.mark.parametrize("name", ["page", "dapfl", "page-shared"])
 @pytest.mark.parametrize("protocol", ["clean", "released"])
 def test_no_test_label_reaches_an_agent(name, protocol):
     """P5 with learning players; and that the released protocol does leak is what it says of itself."""
-    players = {"name": name, "warm_up": 4}
+    players = {"name": name, **({} if name == "page-shared" else {"warm_up": 4})}
     clean, noisy = (
         pagefl.run(task=task(flip=flip), algorithm="fedavg", players=players, rounds=45, protocol=protocol)
         for flip in (False, True)

@@ -73,11 +73,11 @@ class Ddpg:
         wanted = batch.rewards + self.settings.gamma * networks.value(nets["target_critic"], batch.next_states, next_actions)
         critic = _leaves(nets["critic"])
         critic_loss = (wanted - networks.value(critic, batch.states, batch.actions)).square().mean(1)
-        _adam(nets, "critic", critic, critic_loss, self.settings.critic_lr, steps)
+        adam(nets, "critic", critic, critic_loss, self.settings.critic_lr, steps)
 
         actor = _leaves(nets["actor"])
         actor_loss = -networks.value(nets["critic"], batch.states, networks.act(actor, batch.states)).mean(1)
-        _adam(nets, "actor", actor, actor_loss, self.settings.actor_lr, steps)
+        adam(nets, "actor", actor, actor_loss, self.settings.actor_lr, steps)
 
         for net in ("actor", "critic"):
             for name, value in nets[net].items():
@@ -98,7 +98,7 @@ def _leaves(parameters: Parameters) -> Parameters:
     return {name: value.detach().requires_grad_() for name, value in parameters.items()}
 
 
-def _adam(nets: dict[str, Parameters], net: str, leaves: Parameters, losses: Tensor, lr: float, steps: Tensor) -> None:
+def adam(nets: dict[str, Parameters], net: str, leaves: Parameters, losses: Tensor, lr: float, steps: Tensor) -> None:
     """Adam (Kingma, Ba, ICLR 2015) as torch has it, with a count of steps for each agent."""
     first, second, epsilon = 0.9, 0.999, 1e-8
     gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))

@@ -1,6 +1,7 @@
 """A federation is a matrix and a client is a row: all state of one algorithm's run, and what a round does to it."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from . import rng
 from .algorithm import Algorithm, Facts, State
+from .descent import Batch
 from .engine import Stack, Training
 from .errors import UserError
 from .evaluate import Scores
@@ -22,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 SERVER_ROLES = ("game", "server_test")
 NONE = Scores(np.empty(0), np.empty(0))
 JUDGED_TOGETHER = 50  # owners of examples that one job judges
+LOOKED_AT_TOGETHER = 500  # examples whose gradient the server takes at once
 
 
 class Job(NamedTuple):
@@ -167,11 +170,17 @@ class Federation:
         """The server follows: it sees uploads and nothing else."""
         if not len(ids):
             return
-        everybody = len(ids) == self.size
-        uploads = {name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()}
-        share = torch.from_numpy(weights).to(self.personal)
-        self.server = self.algorithm.aggregate(self.server, uploads, share, len(ids) / self.size)
+        self.server = self.aggregated(ids, weights)
         self._send()
+
+    def aggregated(self, ids: npt.NDArray[np.int64], weights: Floats) -> State:
+        """What the server's state would become."""
+        share = torch.from_numpy(weights).to(self.personal)
+        return self.algorithm.aggregate(self.server, self.uploads_of(ids), share, len(ids) / self.size)
+
+    def uploads_of(self, ids: npt.NDArray[np.int64]) -> State:
+        everybody = len(ids) == self.size
+        return {name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()}
 
     def judge(self, round: int, *roles: str) -> dict[str, Scores]:
         """The shared model on these splits, an entry per owner (a client, or a block of the server's examples)."""
@@ -242,6 +251,37 @@ class Federation:
             alone = job._replace(ids=np.array([0]), lr=job.lr[:1], epochs=job.epochs[:1])
             return self.algorithm.adapt(self._stack(alone, self.server_support))
         return self.algorithm.adapt(self._stack(job))
+
+
+class Uploads:
+    """What a server can find out about a round's uploads before it weighs them, on one of its two halves."""
+
+    def __init__(self, federation: Federation, trained: Trained, role: str) -> None:
+        assert trained.candidates is not None
+        self.federation, self.ids, self.examples = federation, trained.ids, federation.looks[role]
+        self.accuracy = trained.candidates
+        self.sent = federation.sent["model"]
+        rows = federation.algorithm.candidates(self.sent, federation.uploads_of(self.ids))
+        self.rows = rows.expand(len(self.ids), -1)
+
+    @cached_property
+    def moves(self) -> tuple[Floats, Floats]:
+        """How far each has moved, and how far that agrees (its cosine) with the mean of all moves."""
+        mean = self.rows.mean(0) - self.sent[0]
+        parts = [part - self.sent for part in torch.split(self.rows, JUDGED_TOGETHER)]
+        norm, along = (torch.cat(values).double() for values in zip(*((p.norm(dim=1), p @ mean) for p in parts), strict=True))
+        agreement = along / (norm * mean.double().norm()).clamp(min=1e-12)
+        return norm.numpy(), agreement.numpy()
+
+    def slope(self, weights: Floats) -> Floats:
+        """How much the shared model's loss would rise with each one's weight, were they weighed like this."""
+        model = self.federation.aggregated(self.ids, weights)["model"][None]
+        gradient = torch.zeros_like(model)
+        for x, y in zip(*(torch.split(part, LOOKED_AT_TOGETHER) for part in (self.examples.x, self.examples.y)), strict=True):
+            weight = torch.full_like(y[None], 1 / len(y), dtype=model.dtype)
+            part = self.federation.model.gradient(model, Batch(x[None], y[None], weight))
+            gradient += part * (len(y) / len(self.examples.y))
+        return (self.rows @ gradient[0]).double().numpy()
 
 
 def _sample(examples: Examples, count: int, seed: int) -> Examples:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
@@ -46,8 +45,7 @@ def _open(message: Message, context: Context) -> tuple[Node, State, dict]:  # ty
     data = parties.read_client(Path(str(config["data"])), holdout=spec.holdout > 0)
     mean_size = float(asked["mean_size"]) if "mean_size" in asked else None  # type: ignore[arg-type]
     node = Node(spec, number, data, Path(str(config["state"])), run, mean_size)
-    due = {name: torch.Size(rows.shape[1:]) for name, rows in node.federation.sent.items()}
-    return node, wire.arrays(message.content, due), {**asked, "number": number}
+    return node, wire.arrays(message.content, node.due), {**asked, "number": number}
 
 
 def _number(given: object, spec: RunSpec) -> int:

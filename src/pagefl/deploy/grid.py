@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from time import monotonic, sleep
 
+import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -16,7 +17,7 @@ from pagefl.runtime.run import Say
 from . import wire
 from .client_app import NUMBER
 from .node import SIZE, told_by
-from .remote import Answers, Reply, ServerHalf
+from .remote import Answers, Reply
 
 POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
 MOST_EXAMPLES = 10**9  # that a client may say it has
@@ -27,8 +28,9 @@ GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, Erro
 class GridNodes:
     """Whose a reply is, is known by the message that it answers: what it says of its sender may be anybody's words."""
 
-    def __init__(self, grid: Grid, spec: RunSpec, federation: ServerHalf, run: str, say: Say) -> None:
-        self.grid, self.spec, self.federation, self.run, self.say = grid, spec, federation, run, say
+    def __init__(self, grid: Grid, spec: RunSpec, due: dict[str, torch.Size], run: str, say: Say) -> None:
+        """`due`: what clients upload, by name and shape."""
+        self.grid, self.spec, self.due, self.run, self.say = grid, spec, due, run, say
         self.clients = spec.task["clients"]
         self.numbers: dict[int, int] = {}  # Flower's id of a node -> the client's number
         self.asked_who: dict[str, int] = {}  # questions who they are that nodes have not answered yet
@@ -117,7 +119,7 @@ class GridNodes:
         asked = content[wire.ASK]
         if not isinstance(asked, ConfigRecord) or dict(asked) != {"run": self.run, "round": round}:
             raise wire.Refused(f"it answers another question than that of round {round}")
-        return Reply(wire.arrays(content, self.federation.due), wire.numbers(content, told_by(self.spec)))
+        return Reply(wire.arrays(content, self.due), wire.numbers(content, told_by(self.spec)))
 
     def _count_late(self) -> int:
         came = dict(self._pull(self.overdue))

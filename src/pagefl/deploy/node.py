@@ -26,6 +26,9 @@ TELLS = {  # what a spec may let a client tell, beside its upload and the number
 }
 
 
+ME = np.array([0])  # the only client here
+
+
 def told_by(spec: RunSpec) -> set[str]:
     return {SIZE, *(name for group in spec.deploy.tells for name in TELLS[group])}
 
@@ -44,10 +47,16 @@ class Node:
         self.federation = federation
         self.game = FederatedGame(federation, spec.make_players().sides(setup)[0], Fixed(setup), setup, terms)
 
+    @property
+    def due(self) -> dict[str, torch.Size]:
+        """What the server sends: the algorithm's, and what sharing players act by."""
+        sent = {name: torch.Size(rows.shape[1:]) for name, rows in self.federation.sent.items()}
+        return {**sent, **{name: value.shape for name, value in self.game.leaders.shared.items()}}
+
     def begin(self, sent: State) -> dict[str, float]:
         """The first model on this client's data."""
         with one_numeric_mode():
-            self.federation.receive(sent)
+            self._receive(sent)
             test, reward = self.game.begin()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / checkpoint.NAME).exists():
@@ -60,11 +69,12 @@ class Node:
         """Look at what was sent, choose, train, learn, and keep the outcome before anybody hears of it."""
         with RunDirectory(self.folder).alone(), one_numeric_mode():  # one that a killed node left behind may still be at work
             self._load(round)
-            self.federation.receive(sent)
-            led = self.game.lead(round, bias, np.array([0]))
+            self._receive(sent)
+            led = self.game.lead(round, bias, ME)
             self._save(round)
         trained = led.trained
         upload = {name: rows[0] for name, rows in self.federation.uploads.items()}
+        upload |= {name: rows[0] for name, rows in led.lessons.items()}
         found = {
             "lr": led.lr,
             "epochs": led.epochs,
@@ -78,6 +88,12 @@ class Node:
         else:  # it diverged: the server is to see that, and to leave it out
             upload = {name: torch.full_like(value, torch.nan) for name, value in upload.items()}
         return upload, self._tell({name: float(value[0]) for name, value in found.items()})
+
+    def _receive(self, sent: State) -> None:
+        policy = self.game.leaders.shared
+        self.federation.receive({name: value for name, value in sent.items() if name not in policy})
+        for name, value in policy.items():
+            value.copy_(sent[name])
 
     def _tell(self, found: dict[str, float]) -> dict[str, float]:
         found[SIZE] = float(self.federation.data["train"].sizes[0])

@@ -1,6 +1,6 @@
 """The server's half of the game, whose clients are elsewhere: asks nodes, checks what they send, and follows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from pagefl.core.errors import UserError
 from pagefl.core.evaluate import Scores
 from pagefl.core.federation import Federation, Trained
 from pagefl.game.game import FederatedGame, Led, Terms
-from pagefl.game.players import Fixed, Follower, Setup
+from pagefl.game.players import Follower, Leaders, Setup
 from pagefl.game.rules import Bias, Floats, Integers
 from pagefl.runtime.run import Say
 
@@ -23,7 +23,7 @@ from .node import SIZE
 class Reply(NamedTuple):
     """What a node has answered, checked for its form."""
 
-    upload: State
+    upload: State  # with what a client gives to a policy that is shared
     told: dict[str, float]
 
 
@@ -67,6 +67,7 @@ class RemoteGame(FederatedGame):
         self,
         federation: ServerHalf,
         nodes: Nodes,
+        leaders: Leaders,
         follower: Follower,
         setup: Setup,
         terms: Terms,
@@ -77,8 +78,9 @@ class RemoteGame(FederatedGame):
     ) -> None:
         """`largest_norm`: of an upload, in multiples of the round's median. `fewest`: the share of those asked whose replies
         make a round."""
-        super().__init__(federation, Fixed(setup), follower, setup, terms)
+        super().__init__(federation, leaders, follower, setup, terms)
         self.nodes, self.sizes, self.largest_norm, self.fewest, self.say = nodes, setup.sizes, largest_norm, fewest, say
+        self.given = set(leaders.lessons(np.array([0])))  # names of what clients give to a policy that is shared
         nobody = np.full(len(self.sizes), np.nan)
         self.before = Scores(nobody.copy(), nobody.copy())
         self.first = {name: nobody.copy() for name in ("test_accuracy", "test_loss", "train_loss")}
@@ -107,7 +109,7 @@ class RemoteGame(FederatedGame):
         return self._led(good, refused, {"missing": answers.missing, "late": answers.late}, answers.replies)
 
     def _sent(self) -> State:
-        return {name: value[0] for name, value in self.federation.sent.items()}
+        return {**{name: value[0] for name, value in self.federation.sent.items()}, **self.leaders.shared}
 
     def _meet(self) -> None:
         for number, told in self.nodes.meet(self._sent()).items():
@@ -121,25 +123,27 @@ class RemoteGame(FederatedGame):
         self.before.loss[number] = told.get("before_loss", np.nan)
 
     def _checked(self, answers: Answers) -> tuple[list[int], dict[int, str]]:
-        """Finite, and no larger than the others': a single upload must not become the model."""
-        norms = {number: _norm(reply.upload) for number, reply in answers.replies.items()}
-        finite = sorted(norm for norm in norms.values() if np.isfinite(norm))
-        usual = finite[(len(finite) - 1) // 2] if finite else 0.0  # the lower of two: one of two clients is no majority
+        """Finite, and no larger than the others': a single upload must not become the model, nor a single lesson the policy."""
         refused = dict(answers.refused)
-        for number, norm in norms.items():
-            if not np.isfinite(norm):
-                refused[number] = "its upload is not finite"
-            elif usual and norm > self.largest_norm * usual:
-                refused[number] = f"its upload's norm is {norm:.3g}, {norm / usual:.0f} times the median"
-            elif self.terms.reward == "weighted-local" and np.isnan(answers.replies[number].told["train_loss"]):
+        for number, reply in answers.replies.items():
+            if self.terms.reward == "weighted-local" and np.isnan(reply.told["train_loss"]):
                 refused[number] = "it does not tell the loss of which the server's reward is made"
-        return [number for number in norms if number not in refused], refused
+        for what, names in (("lesson", self.given), ("upload", set(self.federation.uploads))):
+            norms = {number: _norm(reply.upload, names) for number, reply in answers.replies.items()}
+            finite = sorted(norm for norm in norms.values() if np.isfinite(norm))
+            usual = finite[(len(finite) - 1) // 2] if finite else 0.0  # the lower of two: one of two clients is no majority
+            for number, norm in norms.items():
+                if not np.isfinite(norm):
+                    refused[number] = f"its {what} is not finite"
+                elif usual and norm > self.largest_norm * usual:
+                    refused[number] = f"its {what}'s norm is {norm:.3g}, {norm / usual:.0f} times the median"
+        return [number for number in answers.replies if number not in refused], refused
 
     def _led(self, good: list[int], refused: dict[int, str], absent: Mapping[str, int], replies: dict[int, Reply]) -> Led:
         ids = np.array(good, np.int64)
         for number in good:
-            for name, value in replies[number].upload.items():
-                self.federation.uploads[name][number] = value
+            for name, rows in self.federation.uploads.items():
+                rows[number] = replies[number].upload[name]
             self._note_before(number, replies[number].told)
 
         def told(name: str) -> Floats:
@@ -159,7 +163,8 @@ class RemoteGame(FederatedGame):
         )
         losses = Losses(torch.from_numpy(told("critic_loss")), torch.from_numpy(told("actor_loss")))
         learning = None if bool(losses.critic.isnan().all()) else losses
-        return Led(ids, told("lr"), told("epochs"), None, trained, told("reward"), learning, dict(absent))
+        lessons = {name: torch.stack([replies[number].upload[name] for number in good]) for name in self.given if good}
+        return Led(ids, told("lr"), told("epochs"), None, trained, told("reward"), learning, lessons, dict(absent))
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -176,5 +181,5 @@ class RemoteGame(FederatedGame):
                 value.copy_(torch.where(there, tensors[name], value))
 
 
-def _norm(upload: State) -> float:
-    return float(sum(value.double().square().sum() for value in upload.values())) ** 0.5
+def _norm(upload: State, names: Set[str]) -> float:
+    return float(sum(upload[name].double().square().sum() for name in names)) ** 0.5

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
+from pagefl.game.players import Fixed
 from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
 from pagefl.runtime.run import Run, Say, agreed, loop, make_federation, one_numeric_mode
 from pagefl.runtime.task import Task
@@ -54,10 +55,12 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         assert isinstance(federation, ServerHalf)
         setup, terms = agreed(federation, spec)
         setup = setup._replace(clients=clients, sizes=np.zeros(clients, np.int64))
-        nodes = GridNodes(grid, spec, federation, _run_id(out), say)
-        follower = spec.make_players().sides(setup)[1]
+        leaders, follower = spec.make_players().sides(setup)
+        leaders = leaders if leaders.shared else Fixed(setup)  # what clients do not share, they have on their nodes
+        lessons = {name: rows.shape[1:] for name, rows in leaders.lessons(np.array([0])).items()}
+        nodes = GridNodes(grid, spec, {**federation.due, **lessons}, _run_id(out), say)
         limits = {"largest_norm": spec.deploy.largest_norm, "fewest": spec.deploy.fewest}
-        game = RemoteGame(federation, nodes, follower, setup, terms, **limits, say=say)
+        game = RemoteGame(federation, nodes, leaders, follower, setup, terms, **limits, say=say)
         make_module = partial(task.fresh_module, spec.seed)
         # Stopped, it stops at once: a SuperLink that is gone would keep it waiting for the round's end.
         return loop(game, make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say, polite=False)

@@ -34,6 +34,7 @@ def _players(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, ta
     ranges: dict[str, Number] = {"lr_min": lr_min, "lr_max": lr_max, "epochs_max": 20}
     return {
         "page": {**ranges, "critic_lr": critic_lr, "actor_lr": actor_lr, "tau": tau},
+        "page-shared": ranges,
         "dapfl": ranges,
         "random": ranges,
         "schedule": {"lr_last": lr_min, "epochs_last": 1},
@@ -55,10 +56,10 @@ NICKNAMES: dict[str, dict[str, str]] = {
     "dapfl": {"algorithm": "fedavg", "players": "dapfl"},
 }
 
-# What an algorithm needs where players change lr and epochs from round to round.
-PLAYED: dict[str, Mapping[str, Number | bool]] = {
-    "scaffold": {"fresh": 0.1, "bounded": True},
-}
+# What an algorithm needs where players change lr and epochs from round to round, and from client to client.
+APART: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"fresh": 0.1, "bounded": True}}
+TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True}}
+PLAYED = {"fixed": {}, "schedule": APART, "random": APART, "dapfl": APART, "page": APART, "page-shared": TOGETHER}
 
 # What an algorithm changes of its task's settings. Its own hyper-parameters are its constructor's defaults, the paper's too.
 ALGORITHMS: dict[str, Mapping[str, Number]] = {

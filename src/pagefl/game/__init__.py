@@ -2,6 +2,7 @@
 
 from .learning import DapFlPlayers, PagePlayers
 from .players import FixedPlayers, Players, RandomPlayers, SchedulePlayers
+from .sharing import SharedPlayers
 
 PLAYERS: dict[str, type[Players]] = {
     "fixed": FixedPlayers,
@@ -9,4 +10,5 @@ PLAYERS: dict[str, type[Players]] = {
     "schedule": SchedulePlayers,
     "dapfl": DapFlPlayers,
     "page": PagePlayers,
+    "page-shared": SharedPlayers,
 }

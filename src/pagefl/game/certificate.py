@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pagefl.core import rng
+from pagefl.core.federation import Uploads
 
 from .game import FederatedGame
-from .players import Follower, Leaders, Seen
+from .players import Apart, Follower, Leaders, Seen
 from .rules import Bias, Floats, Integers, Ranges
 
 Move = tuple[float, ...]  # a client's (lr, epochs), or the server's weights
@@ -107,7 +108,7 @@ def deviations(ids: Integers, ranges: Ranges, trial: Trial, stage: int) -> list[
     return [*result, *(Deviation("server", tuple(choice)) for choice in weights)]
 
 
-class OtherMove:
+class OtherMove(Apart):
     """Leaders of whom one does something else in one round."""
 
     def __init__(self, leaders: Leaders, round: int, client: int, move: Move) -> None:
@@ -130,8 +131,8 @@ class OtherWeights:
         self.sees, self.learn, self.tensors = follower.sees, follower.learn, follower.tensors
         self.load, self.freeze = follower.load, follower.freeze
 
-    def follow(self, round: int, who: Integers, accuracies: Floats | None) -> tuple[Floats, None]:
-        weights, _ = self.follower.follow(round, who, accuracies)
+    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, None]:
+        weights, _ = self.follower.follow(round, who, uploads)
         return (self.weights / self.weights.sum() if round == self.round else weights), None
 
 

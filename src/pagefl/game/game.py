@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagefl.agents.ddpg import Losses
 from pagefl.core.evaluate import Scores
-from pagefl.core.federation import Federation, Trained, pooled
+from pagefl.core.federation import Federation, Trained, Uploads, pooled
 
 from . import rules
 from .players import Fixed, Follower, Leaders, Seen, Setup, Worth
@@ -39,6 +39,7 @@ class Led(NamedTuple):
     trained: Trained
     rewards: Floats  # of trained.ids, raw
     losses: Losses | None
+    lessons: Mapping[str, Tensor] = MappingProxyType({})  # of trained.ids, for who share a policy
     absent: Mapping[str, int] = MappingProxyType({})  # in a deployment: how many did not answer, or too late
 
 
@@ -50,6 +51,7 @@ class Followed(NamedTuple):
     game: tuple[float, float]  # and on the half that may be looked at
     reward: float
     losses: Losses | None
+    taught: Losses | None  # of the agent that clients share, where the server trains it
 
 
 class FederatedGame:
@@ -71,7 +73,7 @@ class FederatedGame:
         seen = None
         if self.leaders.sees:
             scores = self.federation.judge(round, self.client_role)[self.client_role]
-            seen = Seen(scores.accuracy[ids], scores.loss[ids])
+            seen = Seen(scores.accuracy, scores.loss, bias).of(ids)
         lr, epochs, losses = self.leaders.lead(round, ids, seen)
         fixed_lr, fixed_epochs, _ = self.frozen.lead(round, ids, None)
         lr = fixed_lr if "eta" in self.terms.freeze else lr
@@ -82,12 +84,14 @@ class FederatedGame:
         rewards = rules.reward(scores.loss, self.terms.penalty)
         if len(trained.ids):
             self.leaders.learn(trained.ids, Worth(rewards * bias.clients, scores.accuracy, scores.loss))
-        return Led(ids, lr, epochs, seen, trained, rewards, losses)
+        return Led(ids, lr, epochs, seen, trained, rewards, losses, self.leaders.lessons(trained.ids))
 
     def follow(self, round: int, led: Led, bias: Bias) -> Followed:
-        """The server observes the uploads on its game half, learns, chooses weights, and aggregates."""
+        """The server learns from what clients share, looks at uploads on its game half, chooses weights, and aggregates."""
         trained = led.trained
-        weights, losses = self.follower.follow(round, trained.ids, trained.candidates)
+        taught = self.leaders.share(round, led.lessons) if led.lessons else None
+        uploads = Uploads(self.federation, trained, self.server_role) if self.follower.sees else None
+        weights, losses = self.follower.follow(round, trained.ids, uploads)
         if "p" in self.terms.freeze:
             weights, _ = self.frozen.follow(round, trained.ids, None)
         self.federation.aggregate(trained.ids, weights)
@@ -98,7 +102,7 @@ class FederatedGame:
             loss = float(weights @ (trained.test if self.client_role == "test" else trained.train).loss)
         reward = float(rules.reward(loss, self.terms.penalty))
         self.follower.learn(reward * bias.server)
-        return Followed(weights, test, game, reward, losses)
+        return Followed(weights, test, game, reward, losses, taught)
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         for side, player in self._sides.items():

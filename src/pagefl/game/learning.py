@@ -11,13 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from pagefl.agents.ddpg import DdpgSettings, Losses
+from pagefl.core.federation import Uploads
 
 from .learner import Learner, Learning, Scale
-from .players import Count, Fixed, Follower, Leaders, Positive, Seen, Setup, Wait, Worth
+from .players import Apart, Count, Fixed, Follower, Leaders, Positive, Seen, Setup, Wait, Worth
 from .rules import Floats, Integers, Ranges
 
 
-class LearningSide:
+class LearningSide(Apart):
     """What both sides that learn have in common: all they remember is their learner's."""
 
     sees = True
@@ -43,7 +44,7 @@ class LearningLeaders(LearningSide):
 
     def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
         assert seen is not None
-        state = np.stack(seen if self.with_loss else seen[:1], axis=1)
+        state = np.stack([seen.accuracy, seen.loss] if self.with_loss else [seen.accuracy], axis=1)
         action, losses = self.learner.act(round, who, state)
         return self.ranges.lr(action[:, 0]), self.ranges.epochs(action[:, 1]), losses
 
@@ -56,10 +57,10 @@ class LearningFollower(LearningSide):
         self.ranges = ranges
         self.learner = Learner("server", 1, setup.clients, setup.clients, setup.rounds, setup.seed, learning)
 
-    def follow(self, round: int, who: Integers, accuracies: Floats | None) -> tuple[Floats, Losses | None]:
-        assert accuracies is not None
+    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, Losses | None]:
+        assert uploads is not None
         state = np.zeros((1, self.learner.ddpg.states))  # absent clients: zero
-        state[0, who] = accuracies
+        state[0, who] = uploads.accuracy
         action, losses = self.learner.act(round, np.array([0]), state)
         return self.ranges.weights(action[0, who]), losses
 

@@ -4,7 +4,7 @@ Names and dicts live here; inside are arrays with an entry for each client. Acti
 the server's score of every client. Whoever does not take part in a stage is asked too, but moves and earns nothing.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gymnasium
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pagefl.agents.ddpg import Losses
 from pagefl.core.errors import UserError
-from pagefl.core.federation import Federation
+from pagefl.core.federation import Federation, Uploads
 
 from .game import FederatedGame, Followed, Led, Terms
 from .players import FixedPlayers, Follower, Leaders, Players, Seen, Setup, Worth
@@ -56,7 +56,7 @@ class HandedLeaders(Handed):
         lr, epochs = self.ranges.lr(self.actions[who, 0]), self.ranges.epochs(self.actions[who, 1])
         rest = ~self.handed[who]
         if rest.any():
-            shown = Seen(*(value[who[rest]] for value in self.seen)) if self.others.sees else None
+            shown = self.seen.of(who[rest]) if self.others.sees else None
             lr[rest], epochs[rest], _ = self.others.lead(round, who[rest], shown)
         return lr, epochs, None
 
@@ -64,6 +64,16 @@ class HandedLeaders(Handed):
         rest = ~self.handed[who]
         if rest.any():
             self.others.learn(who[rest], Worth(*(value[rest] for value in worth)))
+
+    @property
+    def shared(self) -> dict[str, Tensor]:
+        return self.others.shared
+
+    def lessons(self, who: Integers) -> dict[str, Tensor]:
+        return self.others.lessons(who[~self.handed[who]])
+
+    def share(self, round: int, lessons: Mapping[str, Tensor]) -> Losses | None:
+        return self.others.share(round, lessons)
 
 
 class HandedFollower(Handed):
@@ -79,10 +89,10 @@ class HandedFollower(Handed):
     def beside(self, others: Follower) -> None:
         self.others, self.sees = others, self.handed or others.sees
 
-    def follow(self, round: int, who: Integers, accuracies: Floats | None) -> tuple[Floats, Losses | None]:
+    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, Losses | None]:
         if self.handed:
             return self.ranges.weights(self.action[who]), None
-        return self.others.follow(round, who, accuracies)
+        return self.others.follow(round, who, uploads)
 
     def learn(self, reward: float) -> None:
         if not self.handed:
@@ -183,7 +193,7 @@ class Stages:
     def _look(self, round: int) -> Seen:
         role = self.game.client_role
         scores = self.federation.judge(round, role)[role]
-        return Seen(scores.accuracy, scores.loss)
+        return Seen(scores.accuracy, scores.loss, FAIR)
 
 
 class AllSides:

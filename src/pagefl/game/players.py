@@ -1,7 +1,8 @@
 """Players: who chooses lr, epochs and weights. A kind of players is a class whose arguments are its settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -9,12 +10,14 @@ from torch import Tensor
 
 from pagefl.agents.ddpg import Losses
 from pagefl.core import rng
+from pagefl.core.federation import Uploads
 
-from .rules import Floats, Integers, Ranges
+from .rules import Bias, Floats, Integers, Ranges
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Wait = Annotated[int, Field(ge=0)]
+Part = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Setup(NamedTuple):
@@ -31,10 +34,14 @@ class Setup(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a client sees before it moves: the shared model on its own data."""
+    """What a client sees before it moves: the shared model on its own data, and the demand."""
 
     accuracy: Floats
     loss: Floats
+    bias: Bias
+
+    def of(self, which: Any) -> "Seen":
+        return Seen(self.accuracy[which], self.loss[which], self.bias)
 
 
 class Worth(NamedTuple):
@@ -61,12 +68,22 @@ class Leaders(Protocol):
     def freeze(self) -> None:
         """From now on play the strategy as it stands: no exploring, no learning."""
 
+    @property
+    def shared(self) -> dict[str, Tensor]:
+        """What the server sends clients to act by, where they share a policy."""
+
+    def lessons(self, who: Integers) -> dict[str, Tensor]:
+        """What these clients give the server to learn from."""
+
+    def share(self, round: int, lessons: Mapping[str, Tensor]) -> Losses | None:
+        """The server learns from what clients gave."""
+
 
 class Follower(Protocol):
     sees: bool
 
-    def follow(self, round: int, who: Integers, accuracies: Floats | None) -> tuple[Floats, Losses | None]:
-        """The weights of these clients' uploads, given each one's accuracy on the server's game half."""
+    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, Losses | None]:
+        """The weights of these clients' uploads, given what can be found out about them on the server's game half."""
 
     def learn(self, reward: float) -> None: ...
 
@@ -83,7 +100,19 @@ class Players(Protocol):
     def sides(self, setup: Setup) -> tuple[Leaders, Follower]: ...
 
 
-class Fixed:
+class Apart:
+    """Clients learn nothing from one another."""
+
+    shared: dict[str, Tensor] = {}  # noqa: RUF012 (never written)
+
+    def lessons(self, who: Integers) -> dict[str, Tensor]:
+        return {}
+
+    def share(self, round: int, lessons: Mapping[str, Tensor]) -> Losses | None:
+        return None
+
+
+class Fixed(Apart):
     """The task's lr and epochs for everybody in every round, and weights by data size: how baselines are played."""
 
     sees = False
@@ -95,7 +124,7 @@ class Fixed:
     def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
         return np.full(len(who), self.setup.lr), np.full(len(who), self.setup.epochs), None
 
-    def follow(self, round: int, who: Integers, accuracies: Floats | None) -> tuple[Floats, Losses | None]:
+    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, Losses | None]:
         sizes = self.setup.sizes[who]
         return sizes / sizes.sum(), None
 
@@ -149,7 +178,7 @@ class Random(Fixed):
         action = 2 * rng.uniforms(rng.keys(self.setup.seed, "random player", round, (self.setup.first + who).tolist()), 2) - 1
         return self.ranges.lr(action[:, 0]), self.ranges.epochs(action[:, 1]), None
 
-    def follow(self, round: int, who: Integers, accuracies: Floats | None) -> tuple[Floats, Losses | None]:
+    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, Losses | None]:
         action = 2 * rng.uniforms(rng.keys(self.setup.seed, "random server", round, who.tolist()), 1)[:, 0] - 1
         return self.ranges.weights(action), None
 

@@ -32,6 +32,12 @@ class Ranges:
             return np.clip(np.rint(action * self.epochs_max), 1, self.epochs_max).astype(np.int64)
         return np.rint(1 + (action + 1) / 2 * (self.epochs_max - 1)).astype(np.int64)
 
+    def action(self, lr: float, epochs: int) -> Floats:
+        """The (clean) action that stands for these."""
+        low, high = np.log(self.lr_min), np.log(self.lr_max)
+        wanted = np.array([(np.log(lr) - low) / (high - low), (epochs - 1) / max(1, self.epochs_max - 1)])
+        return np.asarray(np.clip(2 * wanted - 1, -1, 1))
+
     def weights(self, action: Floats) -> Floats:
         """Softmax: every client counts, and the sum is one."""
         scores = action / self.temperature

@@ -99,7 +99,7 @@ class Rounds:
     def _entry(self, led: Led, followed: Followed, bias: Bias, seconds: float) -> Record:
         local = self.scores["test_accuracy"]
         worst = np.sort(local)[: max(1, len(local) // 10)]
-        losses = {"clients": led.losses, "server": followed.losses}
+        losses = {"clients": led.losses or followed.taught, "server": followed.losses}
         return {
             "round": self.round,
             "global_accuracy": followed.test[1],

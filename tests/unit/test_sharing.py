@@ -1,0 +1,214 @@
+"""Players that share one policy, and the server that scores uploads: against oracles that do not share their code."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pagefl
+from pagefl.core.federation import Uploads, pooled
+from pagefl.experiments.spec import resolve
+from pagefl.game.players import Seen, Setup, Worth
+from pagefl.game.rules import Bias, Ranges
+from pagefl.game.scoring import Scoring
+from pagefl.game.sharing import FLOOR, KEPT, SharedPlayers
+from pagefl.runtime.run import make_federation, make_game
+from tests.federations import data, linear, task
+
+RANGES = Ranges(1e-3, 0.1, 20)
+FAIR = Bias()
+
+
+def setup(clients=6, rounds=100, **changes):
+    given = {"clients": clients, "sizes": np.full(clients, 10), "rounds": rounds, "seed": 3, "lr": 0.1, "epochs": 20}
+    return Setup(**given, released=False)._replace(**changes)
+
+
+def leaders(share="experience", clients=6, rounds=100, **settings):
+    return SharedPlayers(share=share, **settings).sides(setup(clients, rounds))[0]
+
+
+def seen(clients, loss=0.5, bias=FAIR):
+    return Seen(np.linspace(0.2, 0.8, clients), np.full(clients, loss), bias)
+
+
+def trained(algorithm="fedavg", sizes=(3, 17, 40, 25, 9), **settings):
+    """A federation after a round's training, and what the server can see of its uploads."""
+    own = pagefl.Task("small", linear, data(sizes), {**task().settings, "lr": 0.3, "epochs": 3})
+    spec = resolve({"algorithm": algorithm, **settings}, own)
+    federation = make_federation(own, spec.make_algorithm(), spec)
+    ids = np.arange(len(sizes))
+    done = federation.train(1, ids, np.full(len(ids), 0.3), np.full(len(ids), 3), candidates_on="game")
+    return federation, Uploads(federation, done, "game")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "feddyn", "scaffold"])
+def test_the_slope_is_the_derivative_of_the_servers_loss(algorithm):
+    """By finite differences of the loss of the aggregate itself, which the analytic slope never computes."""
+    federation, uploads = trained(algorithm)
+    weights = np.array([0.1, 0.3, 0.2, 0.25, 0.15])
+
+    def loss(weights):
+        model = federation.aggregated(uploads.ids, weights)["model"].double()
+        module = nn.Linear(6, 4).double()
+        nn.utils.vector_to_parameters(model, module.parameters())
+        module.requires_grad_(False)
+        return float(nn.functional.cross_entropy(module(uploads.examples.x.double()), uploads.examples.y))
+
+    step = 1e-2
+    for i in range(5):
+        more, less = weights.copy(), weights.copy()
+        more[i] += step
+        less[i] -= step
+        assert uploads.slope(weights)[i] == pytest.approx((loss(more) - loss(less)) / (2 * step), rel=2e-2, abs=2e-4)
+
+
+def test_moves_are_how_far_and_whereto_clients_went():
+    federation, uploads = trained()
+    norm, agreement = uploads.moves
+    rows, sent = federation.uploads["model"].double().numpy(), federation.sent["model"].double().numpy()
+    moved = rows - sent
+    mean = moved.mean(0)
+    assert norm == pytest.approx(np.linalg.norm(moved, axis=1), rel=1e-5)
+    assert agreement == pytest.approx(moved @ mean / np.linalg.norm(moved, axis=1) / np.linalg.norm(mean), rel=1e-4)
+
+
+def test_whoever_is_first_or_last_gets_the_same_weight():
+    """Permutation-equivariance: the same uploads in another order, by other numbers, are weighed the same."""
+    order = np.array([3, 0, 4, 2, 1])
+    federation, uploads = trained()
+    sizes = federation.data["train"].sizes.numpy()
+    there = Scoring(setup(5, sizes=sizes), RANGES, 0.05)
+    weights = [there.follow(round, uploads.ids, uploads)[0] for round in range(5)]
+    other, mixed = trained()
+    other.uploads["model"][:] = uploads.rows[order]
+    mixed.accuracy = uploads.accuracy[order]
+    here = Scoring(setup(5, sizes=sizes[order]), RANGES, 0.05)
+    again = [here.follow(round, mixed.ids, mixed)[0] for round in range(5)]
+    assert np.ptp(weights[-1] / sizes) > 1e-3  # it has learned something
+    for first, second in zip(weights, again, strict=True):
+        assert first[order] == pytest.approx(second, rel=1e-4)
+
+
+def test_scoring_lowers_the_servers_loss():
+    """One client uploads the opposite of what it has learned, and comes to weigh less."""
+    federation, uploads = trained(sizes=(30, 30, 30, 30))
+    rows = federation.uploads["model"]
+    rows[2] = -rows[2]
+    uploads.accuracy = federation.model.accuracies(rows, uploads.examples)
+    server = Scoring(setup(4, sizes=np.full(4, 30)), RANGES, 0.05)
+    losses = []
+    for round in range(60):
+        weights, _ = server.follow(round, uploads.ids, uploads)
+        federation.server = federation.aggregated(uploads.ids, weights)
+        model = federation.server["model"][None]
+        game = federation.data["game"]
+        losses.append(pooled(federation.model.score(model, game, torch.arange(len(game))), game)[0])
+    assert losses[-1] < losses[0] - 0.05
+    assert weights[2] == weights.min() < 0.1
+
+
+def test_everybody_explores_in_the_same_direction():
+    """And begins at the rule's own lr and epochs, as far as a policy can begin there."""
+    side = leaders(clients=50)
+    who = np.arange(50)
+    first = []
+    for round in range(1, 40):
+        lr, epochs, _ = side.lead(round, who, seen(50))
+        assert np.ptp(np.log(lr)) < 0.1  # states differ a little, noise does not at all
+        assert np.ptp(epochs) <= 1
+        first.append((np.log(lr).mean(), epochs.mean()))
+    usual = RANGES.action(0.1, 20) * 0.9
+    expected = np.log(RANGES.lr(usual[:1])[0])
+    assert np.mean([move[0] for move in first]) == pytest.approx(expected, abs=0.4)
+    assert np.std([move[0] for move in first]) > 0.1
+
+
+@pytest.mark.parametrize(("bias", "begins"), [("1:1", 80), ("10:1", 64), ("1:10", 97)])
+def test_the_landing_begins_by_demand_and_ends_at_the_least_lr(bias, begins):
+    side = leaders(noise=1e-9)
+    lrs = [float(side.lead(round, np.arange(6), seen(6, bias=Bias.parse(bias)))[0].mean()) for round in range(1, 101)]
+    assert np.allclose(lrs[: begins - 1], lrs[0], rtol=1e-2)  # the policy sees time pass, and hardly minds
+    assert (np.diff(np.log(lrs[begins:])) < 0).all()
+    assert lrs[-1] == pytest.approx(1e-3)
+
+
+def test_a_lesson_is_what_a_client_saw_did_and_earned():
+    side = leaders(goodwill=0.5)
+    who = np.array([1, 4])
+    lr, epochs, _ = side.lead(1, who, Seen(np.array([0.3, 0.6]), np.array([1.2, 0.4]), Bias(2, 1)))
+    side.learn(who, Worth(np.ones(2), np.ones(2), np.array([0.9, 0.1])))
+    assert not side.lessons(who)["lesson"][:, -1].any()  # the first round completes nothing
+    side.share(1, side.lessons(who))
+    side.lead(2, who, Seen(np.array([0.35, 0.65]), np.array([1.0, 0.3]), Bias(2, 1)))
+    lesson = side.lessons(who)["lesson"].double().numpy()
+    assert lesson[:, :3] == pytest.approx(
+        np.array([[0.3, -np.log(1.2 + FLOOR) / 5, 0.01], [0.6, -np.log(0.4 + FLOOR) / 5, 0.01]])
+    )
+    assert RANGES.lr(lesson[:, 3]) == pytest.approx(lr, rel=1e-5)
+    assert (RANGES.epochs(lesson[:, 4]) == epochs).all()
+    goodwill = 0.5 * 2  # twice as much demand for the shared model
+    own, shared = -np.log(np.array([0.9, 0.1]) + FLOOR), -np.log(np.array([1.0, 0.3]) + FLOOR)
+    assert lesson[:, 5] == pytest.approx((own + goodwill * shared) / (1 + goodwill), rel=1e-5)
+    assert lesson[:, 6:9] == pytest.approx(np.stack([[0.35, 0.65], shared / 5, [0.02, 0.02]], axis=1), rel=1e-5)
+
+
+def test_a_hostile_lesson_is_left_out_and_a_crowd_does_not_shorten_memory():
+    side = leaders(clients=3 * KEPT)
+    rows = torch.rand(3 * KEPT, 10)
+    rows[0, 2] = torch.nan
+    side.share(1, {"lesson": rows})
+    assert int(side.ddpg.replay.filled()[0]) == KEPT
+    few = leaders()
+    bad = torch.rand(6, 10)
+    bad[1, 5], bad[2, -1] = torch.inf, 0.0
+    few.share(1, {"lesson": bad})
+    assert int(few.ddpg.replay.filled()[0]) == 4
+
+
+def test_agents_that_are_averaged_are_the_mean_of_what_clients_trained():
+    """Each client trains what it is sent on its own lessons, as it would alone; the mean is what is sent next."""
+    together = leaders("weights", clients=4, updates=2)
+    alone = [SharedPlayers(share="weights", updates=2).sides(setup(1, first=i))[0] for i in range(4)]
+    losses = np.random.default_rng(0).uniform(0.1, 1, (8, 4))
+    for round in range(1, 9):
+        everybody = np.arange(4)
+        shown = Seen(np.linspace(0.2, 0.8, 4), losses[round - 1], FAIR)
+        moves = together.lead(round, everybody, shown)[:2]
+        together.learn(everybody, Worth(np.ones(4), np.ones(4), losses[round - 1] / 2))
+        given = together.lessons(everybody)
+        for i, client in enumerate(alone):
+            for name, value in client.shared.items():  # as a node receives it
+                value.copy_(together.shared[name])
+            lr, epochs, _ = client.lead(round, np.array([0]), shown.of(np.array([i])))
+            client.learn(np.array([0]), Worth(np.ones(1), np.ones(1), losses[round - 1, [i]] / 2))
+            assert lr[0] == pytest.approx(moves[0][i], rel=1e-5)
+            assert epochs[0] == moves[1][i]
+            for name, rows in client.lessons(np.array([0])).items():
+                assert torch.allclose(rows[0], given[name][i], atol=1e-6), name
+        together.share(round, given)
+        for name, value in together.shared.items():
+            assert torch.allclose(value, given[name].mean(0))
+    assert not torch.equal(together.shared["agent.actor.weight0"], leaders("weights", clients=4).shared["agent.actor.weight0"])
+
+
+def test_no_agent_grows_with_the_number_of_clients():
+    """The server's network and the policy are of one size at 10 and at 1000 clients."""
+    few, many = (SharedPlayers().sides(setup(clients)) for clients in (10, 1000))
+    assert {n: v.shape for n, v in few[1].tensors.items()} == {n: v.shape for n, v in many[1].tensors.items()}
+    assert {n: v.shape for n, v in few[0].shared.items()} == {n: v.shape for n, v in many[0].shared.items()}
+
+
+def test_frozen_players_neither_explore_nor_learn():
+    own = task()
+    spec = resolve({"algorithm": "fedavg", "players": "page-shared", "rounds": 20}, own)
+    federation = make_federation(own, spec.make_algorithm(), spec)
+    game = make_game(federation, spec.make_players(), spec)
+    for round in range(1, 9):
+        game.follow(round, game.lead(round, FAIR), FAIR)
+    for side in (game.leaders, game.follower):
+        side.freeze()
+    learned = {name: value.clone() for name, value in game.tensors.items() if "waiting" not in name}
+    for round in range(9, 12):
+        game.follow(round, game.lead(round, FAIR), FAIR)
+    assert all(torch.equal(value, game.tensors[name]) for name, value in learned.items())
