@@ -142,25 +142,37 @@ def test_a_lesson_is_what_a_client_saw_did_and_earned():
     side.share(1, side.lessons(who))
     side.lead(2, who, Seen(np.array([0.35, 0.65]), np.array([1.0, 0.3]), Bias(2, 1)))
     lesson = side.lessons(who)["lesson"].double().numpy()
-    assert lesson[:, :3] == pytest.approx(
-        np.array([[0.3, -np.log(1.2 + FLOOR) / 5, 0.01], [0.6, -np.log(0.4 + FLOOR) / 5, 0.01]])
-    )
-    assert RANGES.lr(lesson[:, 3]) == pytest.approx(lr, rel=1e-5)
-    assert (RANGES.epochs(lesson[:, 4]) == epochs).all()
+    own, first, then = (-np.log(np.array(losses) + FLOOR) for losses in ([0.9, 0.1], [1.2, 0.4], [1.0, 0.3]))
+    demand = np.full(2, 2 / 3)
+    assert lesson[:, :4] == pytest.approx(np.stack([[0.3, 0.6], first / 5, [0.01, 0.01], demand], axis=1), rel=1e-5)
+    assert RANGES.lr(lesson[:, 4]) == pytest.approx(lr, rel=1e-5)
+    assert (RANGES.epochs(lesson[:, 5]) == epochs).all()
     goodwill = 0.5 * 2  # twice as much demand for the shared model
-    own, shared = -np.log(np.array([0.9, 0.1]) + FLOOR), -np.log(np.array([1.0, 0.3]) + FLOOR)
-    assert lesson[:, 5] == pytest.approx((own + goodwill * shared) / (1 + goodwill), rel=1e-5)
-    assert lesson[:, 6:9] == pytest.approx(np.stack([[0.35, 0.65], shared / 5, [0.02, 0.02]], axis=1), rel=1e-5)
+    assert lesson[:, 6] == pytest.approx((own + goodwill * then) / (1 + goodwill), rel=1e-5)
+    assert lesson[:, 7:11] == pytest.approx(np.stack([[0.35, 0.65], then / 5, [0.02, 0.02], demand], axis=1), rel=1e-5)
+
+
+def test_exploring_ends_and_a_change_of_demand_begins_it_anew():
+    side = leaders(explore=0.2)
+    moves = []
+    for round in range(1, 81):
+        bias = Bias.parse("1:1" if round <= 40 else "3:1")
+        moves.append(side.lead(round, np.arange(6), seen(6, bias=bias))[0][0])
+        side.learn(np.arange(6), Worth(np.ones(6), np.ones(6), np.full(6, 0.4)))
+        assert bool(side.lessons(np.arange(6))["lesson"][:, -1].all()) == (1 < round <= 20 or 41 < round <= 60)
+    still = np.std(np.log(moves[20:40])), np.std(np.log(moves[60:68]))
+    moving = np.std(np.log(moves[:15])), np.std(np.log(moves[40:55]))
+    assert max(still) < 0.02 < 0.1 < min(moving)
 
 
 def test_a_hostile_lesson_is_left_out_and_a_crowd_does_not_shorten_memory():
     side = leaders(clients=3 * KEPT)
-    rows = torch.rand(3 * KEPT, 10)
+    rows = torch.rand(3 * KEPT, 12)
     rows[0, 2] = torch.nan
     side.share(1, {"lesson": rows})
     assert int(side.ddpg.replay.filled()[0]) == KEPT
     few = leaders()
-    bad = torch.rand(6, 10)
+    bad = torch.rand(6, 12)
     bad[1, 5], bad[2, -1] = torch.inf, 0.0
     few.share(1, {"lesson": bad})
     assert int(few.ddpg.replay.filled()[0]) == 4

@@ -26,6 +26,15 @@ def algorithms(json: Json = False, quick: Quick = False) -> None:
 
 
 @app.command()
+def agents(json: Json = False, quick: Quick = False) -> None:
+    """What agents take of a round, of PAGE's players and of those that share a policy, by the number of clients."""
+    from pagefl.experiments import bench_rounds
+
+    result = bench_rounds.agents(quick=quick, say=err.print)
+    show_result(result, bench_rounds.agents_table(result), json)
+
+
+@app.command()
 def table5(json: Json = False, quick: Quick = False) -> None:
     """The paper's Table 5: where the time of a round of PAGE goes."""
     from pagefl.experiments import bench_rounds

@@ -11,6 +11,8 @@ from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
 from pagefl.game.learning import PagePlayers
+from pagefl.game.players import Players
+from pagefl.game.sharing import SharedPlayers
 from pagefl.runtime.demand import Demand
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.run import make_federation, make_game, one_numeric_mode, play
@@ -55,13 +57,34 @@ def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
     results = {}
     for clients in (4,) if quick else (100, 1000):
         say(f"{clients} clients …")
-        results[str(clients)] = _split(clients, quick)
+        # The warm-up is a minibatch of the replay, so that agents learn in the rounds that are timed.
+        results[str(clients)] = _split(clients, PagePlayers(warm_up=32), warm=33, quick=quick)
     return {"players": "page", "clients": results}
 
 
-def _split(clients: int, quick: bool) -> dict[str, Any]:
-    warm = 33  # a minibatch of the replay, so that agents learn in the rounds that are timed
-    timed = 1 if quick or clients > 100 else 20
+def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
+    """What agents take of a round: one for each client, or one that all share; the server's one action a client, or a score."""
+    kinds: dict[str, tuple[Players, int]] = {"page": (PagePlayers(warm_up=32), 33), "page-shared": (SharedPlayers(), 5)}
+    results: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
+    for clients in (4,) if quick else (100, 1000, 10_000):
+        for kind, (players, warm) in kinds.items():
+            say(f"{kind}, {clients} clients …")
+            results[kind][str(clients)] = _split(clients, players, warm, quick)
+    return {"players": results}
+
+
+def agents_table(result: dict[str, Any]) -> Table:
+    made = Table("players", "clients", "round", "client agents", "server agent", "agents' share", title="Synthetic, one core")
+    for kind, by_size in result["players"].items():
+        for clients, r in by_size.items():
+            parts = [r["share"][part] * r["seconds_per_round"] for part in ("client agents", "server agent")]
+            cells = [f"{1000 * seconds:.1f} ms" for seconds in (r["seconds_per_round"], *parts)]
+            made.add_row(kind, clients, *cells, f"{r['agents_share']:.1%}")
+    return made
+
+
+def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, Any]:
+    timed = 1 if quick or clients > 1000 else 20 if clients <= 100 else 5
     settings = Settings(**{**W, "rounds": warm + timed, "workers": 1})
     spent: dict[str, float] = defaultdict(float)
 
@@ -77,7 +100,7 @@ def _split(clients: int, quick: bool) -> dict[str, Any]:
 
     with one_numeric_mode():
         federation = make_federation(synthetic(0, clients), Algorithm(), settings)
-        game = make_game(federation, PagePlayers(warm_up=warm - 1), settings)
+        game = make_game(federation, players, settings)
         rounds = Rounds(game, settings, Demand([], None))
         for _ in range(warm):
             rounds.play()
@@ -87,6 +110,7 @@ def _split(clients: int, quick: bool) -> dict[str, Any]:
             ("evaluation", federation.model, "accuracies"),
             ("client agents", game.leaders, "lead"),
             ("client agents", game.leaders, "learn"),
+            ("client agents", game.leaders, "share"),
             ("server agent", game.follower, "follow"),
             ("server agent", game.follower, "learn"),
             ("aggregation", federation, "aggregate"),

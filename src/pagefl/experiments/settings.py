@@ -59,7 +59,7 @@ NICKNAMES: dict[str, dict[str, str]] = {
 # What an algorithm needs where players change lr and epochs from round to round, and from client to client.
 APART: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"fresh": 0.1, "bounded": True}}
 TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True}}
-PLAYED = {"fixed": {}, "schedule": APART, "random": APART, "dapfl": APART, "page": APART, "page-shared": TOGETHER}
+PLAYED: dict[str, dict[str, Mapping[str, Number | bool]]] = {"fixed": {}, "page-shared": TOGETHER}  # all others: apart
 
 # What an algorithm changes of its task's settings. Its own hyper-parameters are its constructor's defaults, the paper's too.
 ALGORITHMS: dict[str, Mapping[str, Number]] = {

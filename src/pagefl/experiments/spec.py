@@ -77,7 +77,7 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
     if algorithm is not None:
         raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
     else:
-        played = paper.PLAYED[raw["players"]["name"]]
+        played = paper.PLAYED.get(raw["players"]["name"], paper.APART)
         raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {}), ALGORITHMS, defaults=played)
     changed = paper.ALGORITHMS.get(raw["algorithm"]["name"], {})
     return _validate(RunSpec, {**defaults, **changed, **raw})

@@ -19,10 +19,10 @@ from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
 from pagefl.core import rng
 
 from .players import Count, Follower, Leaders, Part, Positive, Seen, Setup, Worth
-from .rules import Bias, Floats, Integers, Ranges
+from .rules import Floats, Integers, Ranges
 from .scoring import Scoring
 
-STATES, ACTIONS = 3, 2  # accuracy and value of the shared model, share of rounds passed; lr, epochs
+STATES, ACTIONS = 4, 2  # accuracy and value of the shared model, rounds passed, demand for it; lr, epochs
 LESSON = [STATES, ACTIONS, 1, STATES, 1]  # state, action, reward, next state, whether there is one
 FLOOR = 0.01  # added to a loss before its logarithm: a client with one class must not outweigh all others
 EDGE = 0.9  # the farthest out that a policy begins: beyond it tanh is flat and nothing can be learned
@@ -37,6 +37,7 @@ class Sharing:
 
     ddpg: DdpgSettings
     noise: float
+    explore: float  # the share of rounds, from the start and from every change of demand, in which it explores and learns
     updates: int
     goodwill: float  # what the shared model is worth to a client, beside its own, when demand is 1:1
     landing: float  # the share of rounds at the end in which lr falls to its least, when demand is 1:1
@@ -65,23 +66,29 @@ class SharedLeaders:
             "ready": torch.zeros(clients, dtype=torch.bool),
         }
         self.lesson = torch.zeros(clients, sum(LESSON))
+        self.demand, self.since = torch.zeros(1), torch.zeros(1, dtype=torch.long)  # for the shared model, since which round
         self.frozen = False
 
     def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
         assert seen is not None
+        demand = seen.bias.server / (seen.bias.server + seen.bias.clients)
+        if not torch.allclose(self.demand, torch.tensor([demand])):
+            self.demand[0], self.since[0] = demand, round - 1
         value = -np.log(seen.loss + FLOOR)
-        passed = np.full(len(who), round / self.setup.rounds)
-        state = torch.from_numpy(np.stack([seen.accuracy, value / 5, passed], axis=1)).float()
+        alike = np.tile([round / self.setup.rounds, demand], (len(who), 1))
+        state = torch.from_numpy(np.column_stack([seen.accuracy, value / 5, alike])).float()
         clients = torch.from_numpy(who)
         self._complete(clients, state, torch.from_numpy(value).float())
         action = networks.act(self._policy, state[None])[0]
         losses = self._study(round, clients)
-        landed = self._landed(round, seen.bias)
-        if not self.frozen and not landed:
-            action = (action + self._noise(round)).clamp(-1, 1)
+        landed = self._landed(round, demand)
+        explores = 0.0 if self.frozen or landed else self._explores(round)
+        if explores:
+            drawn = rng.normals(rng.keys(self.setup.seed, "shared noise", round, [0]), ACTIONS)  # the same for everybody
+            action = (action + explores * self.sharing.noise * torch.from_numpy(drawn).float()).clamp(-1, 1)
         self.waiting["state"][clients], self.waiting["action"][clients] = state, action
         self.waiting["goodwill"][clients] = self.sharing.goodwill * seen.bias.server / seen.bias.clients
-        self.waiting["ready"][clients] = not landed
+        self.waiting["ready"][clients] = explores > 0
         moves = action.double().numpy()
         lr = self.ranges.lr(moves[:, 0])
         return lr * (self.ranges.lr_min / lr) ** landed, self.ranges.epochs(moves[:, 1]), losses
@@ -95,15 +102,14 @@ class SharedLeaders:
         parts = [was["state"], was["action"], reward[:, None], state, was["ready"][:, None].float()]
         self.lesson[clients] = torch.cat(parts, dim=1)
 
-    def _noise(self, round: int) -> Tensor:
-        """The same for everybody; it ends where the landing begins."""
-        left = 1 - round / self.setup.rounds / (1 - self.sharing.landing)
-        drawn = rng.normals(rng.keys(self.setup.seed, "shared noise", round, [0]), ACTIONS)
-        return self.sharing.noise * max(0.0, left) * torch.from_numpy(drawn).float()
+    def _explores(self, round: int) -> float:
+        """From one to zero: lessons of those who do not explore say nothing about other actions, and a critic would guess."""
+        rounds = self.sharing.explore * self.setup.rounds
+        return max(0.0, 1 - (round - int(self.since)) / rounds) if rounds else 0.0
 
-    def _landed(self, round: int, bias: Bias) -> float:
+    def _landed(self, round: int, demand: float) -> float:
         """From zero where the landing begins to one in the last round. It takes as long as the shared model is in demand."""
-        share = min(1.0, 2 * bias.server / (bias.server + bias.clients)) * self.sharing.landing
+        share = 2 * demand * self.sharing.landing
         return max(0.0, 1 - (1 - round / self.setup.rounds) / share) if share else 0.0
 
     @property
@@ -117,7 +123,8 @@ class SharedLeaders:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        return {**self.ddpg.tensors, **{f"waiting.{name}": value for name, value in self.waiting.items()}}
+        own = {**self.waiting, "demand": self.demand, "since": self.since}
+        return {**self.ddpg.tensors, **{f"waiting.{name}": value for name, value in own.items()}}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.ddpg.replay.load({n.removeprefix("replay."): value for n, value in tensors.items() if n.startswith("replay.")})
@@ -236,6 +243,7 @@ class SharedPlayers:
     tau: Positive = 0.01
     gamma: Positive = 0.9
     noise: Positive = 0.3
+    explore: Part = 0.3
     updates: Count = 10
     batch_size: Count = 256
     goodwill: Part = 0.1
@@ -246,6 +254,6 @@ class SharedPlayers:
     def sides(self, setup: Setup) -> tuple[Leaders, Follower]:
         ranges = Ranges(self.lr_min, self.lr_max, self.epochs_max, self.temperature)
         ddpg = DdpgSettings(self.actor_lr, self.critic_lr, self.tau, self.gamma, self.batch_size, (64, 64))
-        sharing = Sharing(ddpg, self.noise, self.updates, self.goodwill, self.landing)
+        sharing = Sharing(ddpg, self.noise, self.explore, self.updates, self.goodwill, self.landing)
         kind = SharedExperience if self.share == "experience" else SharedWeights
         return kind(setup, ranges, sharing), Scoring(setup, ranges, self.scoring_lr)
