@@ -80,9 +80,7 @@ def table(results: list[dict]) -> str:
         rows = {name: [r for r in results if r["rule"] == rule and r["name"] == name] for name in PLAYERS}
         chosen = []
         for seed in SEEDS:
-            grid = [r for r in results if r["rule"] == rule and r["seed"] == seed and r["name"].startswith("grid")]
-            if len(grid) == len(GRID):
-                chosen.append(min(grid, key=lambda r: (r["last"]["train_loss"] or 1e9) + (r["last"]["game_loss"] or 1e9)))
+            chosen += best_of_grid(results, rule, seed, GRID)
         picked = ", ".join(r["name"].removeprefix("grid ").replace(" ", "/") for r in chosen)
         rows = {"fixed": rows.pop("fixed"), f"best fixed of the grid ({picked})": chosen, **rows}
         for name, found in rows.items():
@@ -93,8 +91,16 @@ def table(results: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def spread(values: list[float]) -> str:
-    return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
+def best_of_grid(results: list[dict], rule: str, seed: int, grid: list[tuple[float, int]]) -> list[dict]:
+    """None before the grid is complete."""
+    found = [r for r in results if (r["rule"], r["seed"]) == (rule, seed) and r["name"].startswith("grid")]
+    if len(found) < len(grid):
+        return []
+    return [min(found, key=lambda r: (r["last"]["train_loss"] or 1e9) + (r["last"]["game_loss"] or 1e9))]
+
+
+def spread(values: list[float], digits: int = 4) -> str:
+    return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def main(plan: Callable[[], list[dict]], table: Callable[[list[dict]], str], about: str | None) -> None:

@@ -17,6 +17,7 @@ from .rules import Bias, Floats, Integers, Ranges
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Wait = Annotated[int, Field(ge=0)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Part = Annotated[float, Field(ge=0, lt=1)]
 
 

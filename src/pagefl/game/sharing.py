@@ -18,11 +18,11 @@ from pagefl.agents import networks
 from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
 from pagefl.core import rng
 
-from .players import Count, Follower, Leaders, Part, Positive, Seen, Setup, Worth
+from .players import Count, Follower, Leaders, NotNegative, Part, Positive, Seen, Setup, Worth
 from .rules import Floats, Integers, Ranges
 from .scoring import Scoring
 
-STATES, ACTIONS = 4, 2  # accuracy and value of the shared model, rounds passed, demand for it; lr, epochs
+STATES, ACTIONS = 3, 2  # accuracy and value of the shared model, demand for it; lr, epochs
 LESSON = [STATES, ACTIONS, 1, STATES, 1]  # state, action, reward, next state, whether there is one
 FLOOR = 0.01  # added to a loss before its logarithm: a client with one class must not outweigh all others
 EDGE = 0.9  # the farthest out that a policy begins: beyond it tanh is flat and nothing can be learned
@@ -39,7 +39,7 @@ class Sharing:
     noise: float
     explore: float  # the share of rounds, from the start and from every change of demand, in which it explores and learns
     updates: int
-    goodwill: float  # what the shared model is worth to a client, beside its own, when demand is 1:1
+    caution: float  # what it costs to be away from the rule's own settings, by the squared distance
     landing: float  # the share of rounds at the end in which lr falls to its least, when demand is 1:1
     replay: int = 60_000
 
@@ -54,15 +54,14 @@ class SharedLeaders:
         needed = 2 * networks.numbers_needed(STATES, ACTIONS, sharing.ddpg.hidden)
         draw = torch.from_numpy(2 * rng.uniforms(rng.keys(setup.seed, "shared policy", 0, [0]), needed) - 1).float()
         self.ddpg = Ddpg(draw.expand(agents, -1), STATES, ACTIONS, capacity, sharing.ddpg)
-        usual = torch.from_numpy(ranges.action(setup.lr, setup.epochs)).float().clamp(-EDGE, EDGE)
-        for net in ("actor", "target_actor"):  # it begins with the rule's own settings
-            self.ddpg.nets[net]["bias2"][:] = usual.atanh()
+        self.usual = torch.from_numpy(ranges.action(setup.lr, setup.epochs)).float().clamp(-EDGE, EDGE)
+        for net in ("actor", "target_actor"):
+            self.ddpg.nets[net]["bias2"][:] = self.usual.atanh()
         clients = setup.clients
         self.waiting = {  # what the next look at the shared model makes a lesson
             "state": torch.zeros(clients, STATES),
             "action": torch.zeros(clients, ACTIONS),
             "own": torch.zeros(clients),
-            "goodwill": torch.zeros(clients),
             "ready": torch.zeros(clients, dtype=torch.bool),
         }
         self.lesson = torch.zeros(clients, sum(LESSON))
@@ -75,10 +74,9 @@ class SharedLeaders:
         if not torch.allclose(self.demand, torch.tensor([demand])):
             self.demand[0], self.since[0] = demand, round - 1
         value = -np.log(seen.loss + FLOOR)
-        alike = np.tile([round / self.setup.rounds, demand], (len(who), 1))
-        state = torch.from_numpy(np.column_stack([seen.accuracy, value / 5, alike])).float()
+        state = torch.from_numpy(np.stack([seen.accuracy, value / 5, np.full(len(who), demand)], axis=1)).float()
         clients = torch.from_numpy(who)
-        self._complete(clients, state, torch.from_numpy(value).float())
+        self._complete(clients, state)
         action = networks.act(self._policy, state[None])[0]
         losses = self._study(round, clients)
         landed = self._landed(round, demand)
@@ -87,18 +85,18 @@ class SharedLeaders:
             drawn = rng.normals(rng.keys(self.setup.seed, "shared noise", round, [0]), ACTIONS)  # the same for everybody
             action = (action + explores * self.sharing.noise * torch.from_numpy(drawn).float()).clamp(-1, 1)
         self.waiting["state"][clients], self.waiting["action"][clients] = state, action
-        self.waiting["goodwill"][clients] = self.sharing.goodwill * seen.bias.server / seen.bias.clients
         self.waiting["ready"][clients] = explores > 0
         moves = action.double().numpy()
         lr = self.ranges.lr(moves[:, 0])
-        return lr * (self.ranges.lr_min / lr) ** landed, self.ranges.epochs(moves[:, 1]), losses
+        depth = min(1.0, 0.5 + demand)  # clients in demand keep steps that personalise
+        return lr * (self.ranges.lr_min / lr) ** (depth * landed), self.ranges.epochs(moves[:, 1]), losses
 
     def learn(self, who: Integers, worth: Worth) -> None:
         self.waiting["own"][torch.from_numpy(who)] = torch.from_numpy(-np.log(worth.loss + FLOOR)).float()
 
-    def _complete(self, clients: Tensor, state: Tensor, value: Tensor) -> None:
+    def _complete(self, clients: Tensor, state: Tensor) -> None:
         was = {name: held[clients] for name, held in self.waiting.items()}
-        reward = (was["own"] + was["goodwill"] * value) / (1 + was["goodwill"])
+        reward = was["own"] - self.sharing.caution * (was["action"] - self.usual).square().sum(1)
         parts = [was["state"], was["action"], reward[:, None], state, was["ready"][:, None].float()]
         self.lesson[clients] = torch.cat(parts, dim=1)
 
@@ -108,8 +106,8 @@ class SharedLeaders:
         return max(0.0, 1 - (round - int(self.since)) / rounds) if rounds else 0.0
 
     def _landed(self, round: int, demand: float) -> float:
-        """From zero where the landing begins to one in the last round. It takes as long as the shared model is in demand."""
-        share = 2 * demand * self.sharing.landing
+        """From zero where the landing begins to one in the last round. The shared model in demand begins it earlier."""
+        share = max(1.0, 2 * demand) * self.sharing.landing
         return max(0.0, 1 - (1 - round / self.setup.rounds) / share) if share else 0.0
 
     @property
@@ -246,7 +244,7 @@ class SharedPlayers:
     explore: Part = 0.3
     updates: Count = 10
     batch_size: Count = 256
-    goodwill: Part = 0.1
+    caution: NotNegative = 0.05
     landing: Part = 0.2
     scoring_lr: Positive = 1e-2
     temperature: Positive = 1.0
@@ -254,6 +252,6 @@ class SharedPlayers:
     def sides(self, setup: Setup) -> tuple[Leaders, Follower]:
         ranges = Ranges(self.lr_min, self.lr_max, self.epochs_max, self.temperature)
         ddpg = DdpgSettings(self.actor_lr, self.critic_lr, self.tau, self.gamma, self.batch_size, (64, 64))
-        sharing = Sharing(ddpg, self.noise, self.explore, self.updates, self.goodwill, self.landing)
+        sharing = Sharing(ddpg, self.noise, self.explore, self.updates, self.caution, self.landing)
         kind = SharedExperience if self.share == "experience" else SharedWeights
         return kind(setup, ranges, sharing), Scoring(setup, ranges, self.scoring_lr)
