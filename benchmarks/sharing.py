@@ -29,6 +29,7 @@ ABLATIONS: dict[str, dict] = {
     "page-shared": {"players": SHARED},
     "by weights": {"players": {**SHARED, "share": "weights"}},
     "no landing": {"players": {**SHARED, "landing": 0.0}},
+    "server alone": {"players": SHARED, "freeze": ["alpha", "eta"]},
     "landing alone": {"players": {**SHARED, "explore": 0.0}, "freeze": ["p"]},
     "weights by size": {"players": SHARED, "freeze": ["p"]},
     "no caution": {"players": {**SHARED, "caution": 0.0}},

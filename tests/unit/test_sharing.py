@@ -65,7 +65,7 @@ def test_the_slope_is_the_derivative_of_the_servers_loss(algorithm):
 
 def test_moves_are_how_far_and_whereto_clients_went():
     federation, uploads = trained()
-    norm, agreement = uploads.moves
+    norm, agreement = uploads.moves()
     rows, sent = federation.uploads["model"].double().numpy(), federation.sent["model"].double().numpy()
     moved = rows - sent
     mean = moved.mean(0)
@@ -149,6 +149,14 @@ def test_a_lesson_is_what_a_client_saw_did_and_earned():
     away = ((lesson[:, 3:5] - 0.9) ** 2).sum(1)  # of the rule's own settings, as far out as a policy can begin
     assert lesson[:, 5] == pytest.approx(own - 0.5 * away, rel=1e-5)
     assert lesson[:, 6:9] == pytest.approx(np.stack([[0.35, 0.65], then / 5, demand], axis=1), rel=1e-5)
+
+
+def test_who_was_quarantined_has_learned_nothing():
+    side = leaders()
+    side.lead(1, np.arange(6), seen(6))
+    side.learn(np.array([0, 1, 2, 4, 5]), Worth(np.ones(5), np.ones(5), np.full(5, 0.3)))
+    side.lead(2, np.arange(6), seen(6))
+    assert side.lessons(np.arange(6))["lesson"][:, -1].tolist() == [1, 1, 1, 0, 1, 1]
 
 
 def test_exploring_ends_and_a_change_of_demand_begins_it_anew():

@@ -260,27 +260,32 @@ class Uploads:
         assert trained.candidates is not None
         self.federation, self.ids, self.examples = federation, trained.ids, federation.looks[role]
         self.accuracy = trained.candidates
-        self.sent = federation.sent["model"]
-        rows = federation.algorithm.candidates(self.sent, federation.uploads_of(self.ids))
-        self.rows = rows.expand(len(self.ids), -1)
 
     @cached_property
+    def rows(self) -> Tensor:
+        """The models that they stand for."""
+        rows = self.federation.algorithm.candidates(self.federation.sent["model"], self.federation.uploads_of(self.ids))
+        return rows.expand(len(self.ids), -1)
+
     def moves(self) -> tuple[Floats, Floats]:
         """How far each has moved, and how far that agrees (its cosine) with the mean of all moves."""
-        mean = self.rows.mean(0) - self.sent[0]
-        parts = [part - self.sent for part in torch.split(self.rows, JUDGED_TOGETHER)]
-        norm, along = (torch.cat(values).double() for values in zip(*((p.norm(dim=1), p @ mean) for p in parts), strict=True))
-        agreement = along / (norm * mean.double().norm()).clamp(min=1e-12)
-        return norm.numpy(), agreement.numpy()
+        sent = self.federation.sent["model"]
+        mean = self.rows.mean(0) - sent[0]
+        norm, along = torch.empty(2, len(self.ids), dtype=torch.float64)
+        for i, row in enumerate(self.rows):  # one by one: a hundred large models are not held twice
+            norm[i], along[i] = (row - sent[0]).norm(), (row - sent[0]) @ mean
+        return norm.numpy(), (along / (norm * mean.double().norm()).clamp(min=1e-12)).numpy()
 
     def slope(self, weights: Floats) -> Floats:
         """How much the shared model's loss would rise with each one's weight, were they weighed like this."""
         model = self.federation.aggregated(self.ids, weights)["model"][None]
         gradient = torch.zeros_like(model)
-        for x, y in zip(*(torch.split(part, LOOKED_AT_TOGETHER) for part in (self.examples.x, self.examples.y)), strict=True):
-            weight = torch.full_like(y[None], 1 / len(y), dtype=model.dtype)
-            part = self.federation.model.gradient(model, Batch(x[None], y[None], weight))
-            gradient += part * (len(y) / len(self.examples.y))
+        parts = zip(*(torch.split(part, LOOKED_AT_TOGETHER) for part in (self.examples.x, self.examples.y)), strict=True)
+        with rng.torch_stream(self.federation.training.seed, "slope"):  # a module with dropout draws
+            for x, y in parts:
+                weight = torch.full_like(y[None], 1 / len(y), dtype=model.dtype)
+                part = self.federation.model.gradient(model, Batch(x[None], y[None], weight))
+                gradient += part * (len(y) / len(self.examples.y))
         return (self.rows @ gradient[0]).double().numpy()
 
 

@@ -50,7 +50,7 @@ class Scoring:
 
     def _features(self, who: Integers, uploads: Uploads) -> Tensor:
         """By how many standard deviations each one differs from the others of its round."""
-        norm, agreement = uploads.moves
+        norm, agreement = uploads.moves()
         raw = np.stack([uploads.accuracy, np.log(self.setup.sizes[who]), np.log(norm + 1e-12), agreement], axis=1)
         return torch.from_numpy((raw - raw.mean(0)) / (raw.std(0) + 1e-6)).float()
 

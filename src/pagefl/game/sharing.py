@@ -85,7 +85,7 @@ class SharedLeaders:
             drawn = rng.normals(rng.keys(self.setup.seed, "shared noise", round, [0]), ACTIONS)  # the same for everybody
             action = (action + explores * self.sharing.noise * torch.from_numpy(drawn).float()).clamp(-1, 1)
         self.waiting["state"][clients], self.waiting["action"][clients] = state, action
-        self.waiting["ready"][clients] = explores > 0
+        self.waiting["own"][clients], self.waiting["ready"][clients] = torch.nan, explores > 0
         moves = action.double().numpy()
         lr = self.ranges.lr(moves[:, 0])
         depth = min(1.0, 0.5 + demand)  # clients in demand keep steps that personalise
@@ -97,7 +97,8 @@ class SharedLeaders:
     def _complete(self, clients: Tensor, state: Tensor) -> None:
         was = {name: held[clients] for name, held in self.waiting.items()}
         reward = was["own"] - self.sharing.caution * (was["action"] - self.usual).square().sum(1)
-        parts = [was["state"], was["action"], reward[:, None], state, was["ready"][:, None].float()]
+        ready = was["ready"] & reward.isfinite()  # who was quarantined has earned nothing
+        parts = [was["state"], was["action"], reward.nan_to_num()[:, None], state, ready[:, None].float()]
         self.lesson[clients] = torch.cat(parts, dim=1)
 
     def _explores(self, round: int) -> float:
@@ -237,14 +238,14 @@ class SharedPlayers:
     lr_max: Positive = 0.1
     epochs_max: Count = 20
     critic_lr: Positive = 1e-3
-    actor_lr: Positive = 3e-4
+    actor_lr: Positive = 5e-5
     tau: Positive = 0.01
     gamma: Positive = 0.9
     noise: Positive = 0.3
     explore: Part = 0.3
     updates: Count = 10
     batch_size: Count = 256
-    caution: NotNegative = 0.05
+    caution: NotNegative = 0.01
     landing: Part = 0.2
     scoring_lr: Positive = 1e-2
     temperature: Positive = 1.0
