@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from pagefl.experiments import bench
+from pagefl.experiments import bench, bench_rounds
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +40,12 @@ def test_a_plain_round_of_some_clients_is_scaled_to_all(monkeypatch):
     monkeypatch.setattr(bench, "perf_counter", lambda: next(ticks))
     monkeypatch.setattr(bench, "PLAIN_CLIENTS", 2)
     assert bench.plain_round(task.fresh_module(0), task.data, settings) == 1.0 * 4 / 2 + 0.5
+
+
+def test_agents_are_timed_while_they_learn():
+    result = bench_rounds.agents(quick=True)["players"]
+    assert set(result) == {"page", "page-shared"}
+    for by_size in result.values():
+        for found in by_size.values():
+            assert sum(found["share"].values()) == pytest.approx(1)
+            assert min(found["share"]["client agents"], found["share"]["server agent"]) > 0

@@ -85,7 +85,9 @@ def agents_table(result: dict[str, Any]) -> Table:
 
 def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, Any]:
     timed = 1 if quick or clients > 1000 else 20 if clients <= 100 else 5
-    settings = Settings(**{**W, "rounds": warm + timed, "workers": 1})
+    settings = Settings(
+        **{**W, "rounds": 1000, "workers": 1}
+    )  # of which the first are played, in which agents explore and learn
     spent: dict[str, float] = defaultdict(float)
 
     def clock(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
