@@ -12,6 +12,9 @@ class Transitions(NamedTuple):
     rewards: Tensor  # [agents, batch]
     next_states: Tensor
 
+    def standardised(self, mean: Tensor, spread: Tensor) -> "Transitions":
+        return self._replace(rewards=(self.rewards - mean) / (spread + 1e-6))
+
 
 class Replay:
     def __init__(self, agents: int, capacity: int, states: int, actions: int) -> None:

@@ -108,8 +108,7 @@ class Learner:
         chance = torch.from_numpy(rng.uniforms(self._keys("minibatch", round, able.numpy()), size))
         batch = self.ddpg.replay.sample(able, chance)
         if self.learning.rewards == "standard":
-            mean, spread = self.ddpg.replay.reward_moments(able)
-            batch = batch._replace(rewards=(batch.rewards - mean) / (spread + 1e-6))
+            batch = batch.standardised(*self.ddpg.replay.reward_moments(able))
         return self.ddpg.update(able, batch)
 
     def _explore(self, round: int, agents: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """PAGE with one policy for all clients: a round brings as many lessons as it has clients.
 
 Everybody explores in the same direction in the same round, since what a learning rate does to the shared model shows only
-when all use it. A client is paid by its own model's training loss, which a change of lr cannot flatter for long: the shared
-model's loss falls whenever steps become smaller, and progress pays for it later. Because of that no learner that looks a few
-rounds ahead can find out when to make steps small for good, so that is not learned: the last rounds of a run are a landing.
+when all use it. A client is paid by its own model's training loss. The shared model's loss falls as soon as steps become
+smaller, and progress pays for it later, so a learner that looks a few rounds ahead is led astray by it. When to make steps
+small for good is therefore not learned: the last rounds of a run are a landing.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -44,7 +45,7 @@ class Sharing:
     replay: int = 60_000
 
 
-class SharedLeaders:
+class SharedLeaders(ABC):
     """What both ways of sharing have in common: clients act by what they are sent, and give back what it was worth."""
 
     sees = True
@@ -112,9 +113,9 @@ class SharedLeaders:
         return max(0.0, 1 - (1 - round / self.setup.rounds) / share) if share else 0.0
 
     @property
+    @abstractmethod
     def _policy(self) -> networks.Parameters:
         """What clients were sent, as the actor of one agent."""
-        raise NotImplementedError
 
     def _study(self, round: int, clients: Tensor) -> Losses | None:
         """What these clients learn by themselves from their last lesson: nothing."""
@@ -167,11 +168,11 @@ class SharedExperience(SharedLeaders):
             return None
         size = self.sharing.ddpg.batch_size
         everybody = torch.zeros(1, dtype=torch.long)
-        mean, spread = self.ddpg.replay.reward_moments(everybody)
+        moments = self.ddpg.replay.reward_moments(everybody)
         keys = rng.keys(self.setup.seed, "shared minibatch", round, range(self.sharing.updates))
         for chance in torch.from_numpy(rng.uniforms(keys, size)):
             batch = self.ddpg.replay.sample(everybody, chance[None])
-            losses = self.ddpg.update(everybody, batch._replace(rewards=(batch.rewards - mean) / (spread + 1e-6)))
+            losses = self.ddpg.update(everybody, batch.standardised(*moments))
         return losses
 
 
@@ -199,12 +200,12 @@ class SharedWeights(SharedLeaders):
         able = clients[new]
         if not len(able) or round <= WAIT:
             return None
-        mean, spread = self.ddpg.replay.reward_moments(able)
+        moments = self.ddpg.replay.reward_moments(able)
         numbers = (self.setup.first + able.numpy()).tolist()
         for step in range(self.sharing.updates):
             keys = rng.keys(self.setup.seed, f"own minibatch {step}", round, numbers)
             batch = self.ddpg.replay.sample(able, torch.from_numpy(rng.uniforms(keys, OWN_BATCH)))
-            losses = self.ddpg.update(able, batch._replace(rewards=(batch.rewards - mean) / (spread + 1e-6)))
+            losses = self.ddpg.update(able, batch.standardised(*moments))
         return losses
 
     @property
