@@ -24,6 +24,7 @@ PLAYERS: dict[str, dict] = {
     "PAGE, literal": {"players": "page"},
     "PAGE, holdout": {"players": "page", "holdout": 0.1},
 }
+Draw = Callable[[list[dict], Path], None]
 KEEP = ("global_accuracy", "local_accuracy", "train_loss", "game_loss", "mean_lr", "mean_epochs", "quarantined")
 
 
@@ -51,14 +52,15 @@ def run(job: dict) -> dict:
     last = {name: rounds[-1][name] for name in KEEP}
     best = {name: max(entry[name] for entry in rounds) for name in KEEP[:2]}
     spent = sum(entry["mean_epochs"] for entry in rounds)
-    thirds = [rounds[i] for i in (len(rounds) // 6 - 1, len(rounds) // 2 - 1, -1)]
-    path = {name: [round(entry[name], 5) for entry in thirds] for name in ("mean_lr", "mean_epochs", "global_accuracy")}
+    every = max(1, len(rounds) // 100)
+    shown = ("global_accuracy", "local_accuracy", "mean_lr", "mean_epochs")
+    curve = {name: [round(entry[name], 5) for entry in rounds[every - 1 :: every]] for name in shown}
     return {
         **job,
         "last": last,
         "best": best,
         "epochs_spent": spent,
-        "path": path,
+        "curve": curve,
         "seconds": sum(e["seconds"] for e in rounds),
     }
 
@@ -103,14 +105,21 @@ def spread(values: list[float], digits: int = 4) -> str:
     return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
-def main(plan: Callable[[], list[dict]], table: Callable[[list[dict]], str], about: str | None) -> None:
+def main(
+    plan: Callable[[], list[dict]], table: Callable[[list[dict]], str], about: str | None, draw: Draw | None = None
+) -> None:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--table", action="store_true")
+    if draw:
+        parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
     if arguments.table:
         print(table(read(arguments.results)))
+        return
+    if draw and arguments.figure:
+        draw(read(arguments.results), arguments.figure)
         return
     done = {key(entry) for entry in read(arguments.results)}
     with ProcessPoolExecutor(arguments.jobs) as pool, arguments.results.open("a") as file:

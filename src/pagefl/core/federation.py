@@ -36,6 +36,7 @@ class Job(NamedTuple):
     lr: Floats
     epochs: npt.NDArray[np.int64]
     candidates_on: str | None = None
+    uploads_too: bool = False
 
 
 class Trained(NamedTuple):
@@ -45,6 +46,7 @@ class Trained(NamedTuple):
     quarantined: npt.NDArray[np.int64]  # those whose result was not finite: as if they had not taken part
     test: Scores  # personal models on their own test data
     train: Scores  # personal models on what the game may see: the hold-out where there is one, or the training data
+    given: Scores  # what they upload, on the same, where somebody asked: for most rules it is the personal model
     before: Scores  # the sent model on the test data of *all* clients
     candidates: Floats | None  # the uploaded models' accuracy on one of the server's halves
 
@@ -129,9 +131,12 @@ class Federation:
             if earlier is rows:
                 home[ids] = rows[chosen]
         personal = outcome.personal[chosen]
-        scores = [self.model.score(personal, self.data[role], ids) if len(ids) else NONE for role in ("test", "reward")]
+        test, train = (self.model.score(personal, self.data[role], ids) if len(ids) else NONE for role in ("test", "reward"))
+        given = train
+        if job.uploads_too and len(ids) and outcome.upload.get("model", outcome.personal) is not outcome.personal:
+            given = self.model.score(outcome.upload["model"][chosen], self.data["reward"], ids)
         looks = self.look(outcome.upload, good, job.candidates_on) if job.candidates_on else None
-        return good.cpu().numpy(), *scores, looks
+        return good.cpu().numpy(), test, train, given, looks
 
     def look(self, upload: State, good: Tensor, role: str) -> Floats:
         """The accuracy of each upload, as the server can judge it, on all of the server's examples of one role."""
@@ -147,24 +152,27 @@ class Federation:
         lr: Floats,
         epochs: npt.NDArray[np.int64],
         candidates_on: str | None = None,
+        uploads_too: bool = False,
     ) -> Trained:
         """Clients lead: each trains what the server sends, with its own lr and epochs.
 
-        `candidates_on`: the server's half on which it looks at every upload before it follows.
+        `candidates_on`: the server's half on which it looks at every upload before it follows. `uploads_too`: clients judge
+        not only their personal model but also what they upload.
         """
         sizes = self.data["train"].sizes.numpy()[ids]
         order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
         pieces = [order[i : i + self.chunk] for i in range(0, len(order), self.chunk)]
-        jobs = [Job("train", ids[p], round, lr[p], epochs[p], candidates_on) for p in pieces]
+        jobs = [Job("train", ids[p], round, lr[p], epochs[p], candidates_on, uploads_too) for p in pieces]
         answers: list[Any] = self.run_jobs(jobs + self._judging("test", round))
-        flags, tests, trains, looks = zip(*answers[: len(jobs)], strict=True)
+        flags, tests, trains, given, looks = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
         quarantined = np.sort(ids[order][~good])
         candidates = np.concatenate(looks)[back] if candidates_on else None
         before = _join(answers[len(jobs) :])
-        return Trained(trained[back], quarantined, _join(tests, back), _join(trains, back), before, candidates)
+        test, train, uploaded = (_join(found, back) for found in (tests, trains, given))
+        return Trained(trained[back], quarantined, test, train, uploaded, before, candidates)
 
     def aggregate(self, ids: npt.NDArray[np.int64], weights: Floats) -> None:
         """The server follows: it sees uploads and nothing else."""

@@ -153,11 +153,13 @@ class RemoteGame(FederatedGame):
         if self.follower.sees:
             chosen = {name: rows[torch.from_numpy(ids)] for name, rows in self.federation.uploads.items()}
             candidates = self.federation.look(chosen, torch.ones(len(ids), dtype=torch.bool), self.server_role)
+        train = Scores(told("train_loss"), np.full(len(ids), np.nan))
         trained = Trained(
             ids,
             np.array(sorted(refused), np.int64),
             Scores(told("test_loss"), told("test_accuracy")),
-            Scores(told("train_loss"), np.full(len(ids), np.nan)),
+            train,
+            train,
             self.before,
             candidates,
         )

@@ -79,11 +79,12 @@ class FederatedGame:
         lr = fixed_lr if "eta" in self.terms.freeze else lr
         epochs = fixed_epochs if "alpha" in self.terms.freeze else epochs
         shown = self.server_role if self.follower.sees else None
-        trained = self.federation.train(round, ids, lr, epochs, candidates_on=shown)
+        trained = self.federation.train(round, ids, lr, epochs, candidates_on=shown, uploads_too=self.leaders.sees)
         scores = trained.test if self.client_role == "test" else trained.train
         rewards = rules.reward(scores.loss, self.terms.penalty)
         if len(trained.ids):
-            self.leaders.learn(trained.ids, Worth(rewards * bias.clients, scores.accuracy, scores.loss))
+            worth = Worth(rewards * bias.clients, scores.accuracy, scores.loss, trained.given.loss)
+            self.leaders.learn(trained.ids, worth)
         return Led(ids, lr, epochs, seen, trained, rewards, losses, self.leaders.lessons(trained.ids))
 
     def follow(self, round: int, led: Led, bias: Bias) -> Followed:

@@ -51,6 +51,7 @@ class Worth(NamedTuple):
     reward: Floats  # 1 / loss, times the demand's bias
     accuracy: Floats
     loss: Floats
+    given: Floats  # the loss of what it uploads, which by most rules is its own model
 
 
 class Leaders(Protocol):
