@@ -85,7 +85,8 @@ class NearGrid:
 def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
     """`players`: a name, and how they share, as in page-shared/weights."""
     name, _, share = players.partition("/")
-    own = {"warm_up": 2} if name in ("page", "dapfl") else {}  # so that agents learn in five rounds
+    own = {"warm_up": 2} if name in ("page", "dapfl", "page-shared") else {}  # so that agents learn in five rounds
+    own |= {"explore": 0.8} if name == "page-shared" else {}
     own |= {"share": share} if share else {}
     raw = {"task": {"name": task, "clients": CLIENTS}, "algorithm": algorithm, "players": {"name": name, **own}}
     return specs.resolve(

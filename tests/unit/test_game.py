@@ -18,6 +18,7 @@ from pagefl.runtime.demand import Demand, tip
 
 QUICK = {"name": "page", "warm_up": 4, "explore_rounds": 20}
 WIDE = SETTINGS | {"rounds": 45}  # beyond a minibatch of 32, so that agents do learn
+LEARNS_SOON = {"page": {"warm_up": 4}, "dapfl": {"warm_up": 4}, "page-shared": {"warm_up": 4, "explore": 0.7}}
 
 
 def play(players, **settings):
@@ -45,8 +46,8 @@ def test_rewards():
 @pytest.mark.parametrize("stopped_at", [2, 40])  # in the warm-up and after it
 def test_resume_is_exact_with_agents(name, participation, stopped_at, tmp_path):
     """Replay, Adam's moments, noise and the half-finished transition are all in the checkpoint."""
-    own = {"page": {"warm_up": 4}, "dapfl": {"warm_up": 4}, "page-shared/weights": {"share": "weights"}}
-    players = {"name": name.removesuffix("/weights"), **own.get(name, {})}
+    name, _, share = name.partition("/")
+    players = {"name": name, **({"share": share} if share else {}), **LEARNS_SOON.get(name, {})}
     options = {"task": Task("small", task().module, task().data, WIDE), "players": players, "participation": participation}
     straight = pagefl.run(**options, algorithm="fedavg", rounds=45)
     pagefl.run(**options, algorithm="fedavg", rounds=45, out=tmp_path / "run", observe=stop_after(stopped_at))
@@ -71,7 +72,7 @@ def stop_after(round):
 @pytest.mark.parametrize("protocol", ["clean", "released"])
 def test_no_test_label_reaches_an_agent(name, protocol):
     """P5 with learning players; and that the released protocol does leak is what it says of itself."""
-    players = {"name": name, **({} if name == "page-shared" else {"warm_up": 4})}
+    players = {"name": name, **LEARNS_SOON[name]}
     clean, noisy = (
         pagefl.run(task=task(flip=flip), algorithm="fedavg", players=players, rounds=45, protocol=protocol)
         for flip in (False, True)

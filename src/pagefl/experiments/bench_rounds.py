@@ -64,7 +64,10 @@ def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
 
 def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
     """What agents take of a round: one for each client, or one that all share; the server's one action a client, or a score."""
-    kinds: dict[str, tuple[Players, int]] = {"page": (PagePlayers(warm_up=32), 33), "page-shared": (SharedPlayers(), 5)}
+    kinds: dict[str, tuple[Players, int]] = {
+        "page": (PagePlayers(warm_up=32), 33),
+        "page-shared": (SharedPlayers(warm_up=2), 3),
+    }
     results: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
     for clients in (4,) if quick else (100, 1000, 10_000):
         for kind, (players, warm) in kinds.items():

@@ -20,7 +20,7 @@ from pagefl.agents import networks
 from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
 from pagefl.core import rng
 
-from .players import Count, Follower, Leaders, Part, Positive, Seen, Setup, Worth
+from .players import Count, Follower, Leaders, Part, Positive, Seen, Setup, Wait, Worth
 from .rules import Floats, Integers, Ranges
 from .scoring import Scoring
 
@@ -30,7 +30,6 @@ FLOOR = 0.01  # added to a loss before its logarithm: a client with one class mu
 EDGE = 0.9  # the farthest out that a policy begins: beyond it tanh is flat and nothing can be learned
 KEPT = 200  # lessons of a round that the server keeps: more clients must not make its memory shorter
 RECENT = 30  # rounds that are remembered: what pays changes as the shared model gets better
-WAIT = 10  # rounds before anything is learned: a critic that has seen little sends the policy anywhere
 OWN_BATCH = 32  # of a client that learns from its own lessons alone
 
 
@@ -41,6 +40,7 @@ class Sharing:
     ddpg: DdpgSettings
     noise: float
     explore: float  # the share of rounds, from the start, in which it explores and learns
+    warm_up: int  # rounds before anything is learned: a critic that has seen little sends the policy anywhere
     updates: int
     landing: float  # the share of rounds at the end in which lr falls to its least, when demand is 1:1
 
@@ -70,7 +70,9 @@ class SharedLeaders(ABC):
         demand = seen.bias.server / (seen.bias.server + seen.bias.clients)
         landed = self._landed(round, demand)
         until = self.sharing.explore * self.setup.rounds
-        explores = WAIT < until >= round and not landed and not self.frozen  # none that is too short to learn from
+        explores = (
+            self.sharing.warm_up < until >= round and not landed and not self.frozen
+        )  # none that is too short to learn from
         if explores:
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + who).tolist())
             action = (action + self.sharing.noise * torch.from_numpy(rng.normals(keys, ACTIONS)).float()).clamp(-1, 1)
@@ -137,7 +139,7 @@ class SharedExperience(SharedLeaders):
             rows = rows[torch.from_numpy(np.sort(chosen))]
         states, actions, rewards, _ = torch.split(rows, LESSON, dim=1)
         self.ddpg.replay.extend(states, actions, (rewards - rewards.mean())[:, 0], states)
-        if round <= WAIT:
+        if round <= self.sharing.warm_up:
             return None
         size = self.sharing.ddpg.batch_size
         everybody = torch.zeros(1, dtype=torch.long)
@@ -179,7 +181,7 @@ class SharedWeights(SharedLeaders):
             return
         states, actions, rewards, _ = torch.split(rows[whole], LESSON, dim=1)
         self.ddpg.replay.add(able, states, actions, rewards[:, 0], states)
-        if self.round <= WAIT:
+        if self.round <= self.sharing.warm_up:
             return
         moments = self.ddpg.replay.reward_moments(able)
         numbers = (self.setup.first + able.numpy()).tolist()
@@ -222,6 +224,7 @@ class SharedPlayers:
     actor_lr: Positive = 5e-5
     noise: Positive = 0.5
     explore: Part = 0.2
+    warm_up: Wait = 10
     updates: Count = 10
     batch_size: Count = 256
     landing: Part = 0.2
@@ -231,6 +234,6 @@ class SharedPlayers:
     def sides(self, setup: Setup) -> tuple[Leaders, Follower]:
         ranges = Ranges(self.lr_min, self.lr_max, self.epochs_max, self.temperature)
         ddpg = DdpgSettings(self.actor_lr, self.critic_lr, tau=1.0, gamma=0.0, batch_size=self.batch_size, hidden=(64, 64))
-        sharing = Sharing(ddpg, self.noise, self.explore, self.updates, self.landing)
+        sharing = Sharing(ddpg, self.noise, self.explore, self.warm_up, self.updates, self.landing)
         kind = SharedExperience if self.share == "experience" else SharedWeights
         return kind(setup, ranges, sharing), Scoring(setup, ranges, self.scoring_lr)
