@@ -89,9 +89,9 @@ class SharedLeaders(ABC):
         self.lesson[clients, STATES + ACTIONS] = value - 5 * self.lesson[clients, 1]
 
     def _landed(self, round: int, demand: float) -> float:
-        """From zero where the landing begins to one in the last round. The shared model in demand begins it earlier."""
-        share = max(1.0, 2 * demand) * self.sharing.landing
-        return max(0.0, 1 - (1 - round / self.setup.rounds) / share) if share else 0.0
+        """From zero where the landing begins to one in the last round, and in any that is played beyond it."""
+        share = max(1.0, 2 * demand) * self.sharing.landing  # the shared model in demand begins it earlier
+        return min(1.0, max(0.0, 1 - (1 - round / self.setup.rounds) / share)) if share else 0.0
 
     @property
     @abstractmethod
