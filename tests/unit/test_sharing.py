@@ -24,7 +24,7 @@ def setup(clients=6, rounds=100, **changes):
     return Setup(**given, released=False)._replace(**changes)
 
 
-def leaders(share="experience", clients=6, rounds=100, **settings):
+def leaders(share="experience", clients=6, rounds=200, **settings):
     return SharedPlayers(share=share, **settings).sides(setup(clients, rounds))[0]
 
 
@@ -110,14 +110,14 @@ def test_scoring_lowers_the_servers_loss():
 
 def test_everybody_explores_for_itself_around_the_rules_own_settings():
     """As far as a policy can begin there. Clients of a node draw what they draw in a simulation."""
-    side = leaders(clients=50)
+    side = leaders(clients=50, rounds=200)
     who = np.arange(50)
     lr = np.stack([side.lead(round, who, seen(50))[0] for round in range(1, 20)])
     usual = RANGES.lr(RANGES.action(0.1, 20)[:1] * 0.9)[0]
     assert np.log(np.median(lr)) == pytest.approx(np.log(usual), abs=0.1)
     assert np.log(lr).std(1).min() > 0.2  # in every round they differ
     assert np.log(lr).mean(1).std() < 0.1  # and their mean does not
-    node = SharedPlayers().sides(setup(1, first=17))[0]
+    node = SharedPlayers().sides(setup(1, rounds=200, first=17))[0]
     assert node.lead(1, np.array([0]), seen(50).of(np.array([17])))[0][0] == pytest.approx(lr[0, 17], rel=1e-6)
 
 
@@ -169,7 +169,7 @@ def test_who_was_quarantined_has_learned_nothing():
     assert int(side.ddpg.replay.filled()[0]) == 5
 
 
-@pytest.mark.parametrize(("rounds", "explores"), [(100, 20), (50, 0)])
+@pytest.mark.parametrize(("rounds", "explores"), [(200, 20), (100, 0)])
 def test_exploring_ends_and_a_run_too_short_to_learn_from_does_not_begin_it(rounds, explores):
     side = leaders(rounds=rounds)
     for round in range(1, 31):
@@ -182,7 +182,7 @@ def test_exploring_ends_and_a_run_too_short_to_learn_from_does_not_begin_it(roun
 @pytest.mark.parametrize(("share", "best"), [("experience", 0.003), ("experience", 0.03), ("weights", 0.01)])
 def test_the_policy_finds_what_pays(share, best):
     """Where a client's loss is a known function of its lr, and changes with the round as losses do."""
-    side, who = leaders(share, clients=20, rounds=600), np.arange(20)
+    side, who = leaders(share, clients=20, rounds=1200), np.arange(20)
     for round in range(1, 122):
         before = 2 * 0.98**round * np.linspace(0.5, 1.5, 20)
         lr, _, _ = side.lead(round, who, Seen(np.linspace(0.2, 0.8, 20), before, FAIR))

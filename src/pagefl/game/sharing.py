@@ -223,7 +223,7 @@ class SharedPlayers:
     critic_lr: Positive = 1e-3
     actor_lr: Positive = 5e-5
     noise: Positive = 0.5
-    explore: Part = 0.2
+    explore: Part = 0.1
     warm_up: Wait = 10
     updates: Count = 10
     batch_size: Count = 256
