@@ -19,7 +19,7 @@ RANGES = Ranges(1e-3, 0.1, 20)
 FAIR = Bias()
 
 
-def setup(clients=6, rounds=100, **changes):
+def setup(clients=6, rounds=200, **changes):
     given = {"clients": clients, "sizes": np.full(clients, 10), "rounds": rounds, "seed": 3, "lr": 0.1, "epochs": 20}
     return Setup(**given, released=False)._replace(**changes)
 
@@ -110,20 +110,20 @@ def test_scoring_lowers_the_servers_loss():
 
 def test_everybody_explores_for_itself_around_the_rules_own_settings():
     """As far as a policy can begin there. Clients of a node draw what they draw in a simulation."""
-    side = leaders(clients=50, rounds=200)
+    side = leaders(clients=50)
     who = np.arange(50)
     lr = np.stack([side.lead(round, who, seen(50))[0] for round in range(1, 20)])
     usual = RANGES.lr(RANGES.action(0.1, 20)[:1] * 0.9)[0]
     assert np.log(np.median(lr)) == pytest.approx(np.log(usual), abs=0.1)
     assert np.log(lr).std(1).min() > 0.2  # in every round they differ
     assert np.log(lr).mean(1).std() < 0.1  # and their mean does not
-    node = SharedPlayers().sides(setup(1, rounds=200, first=17))[0]
+    node = SharedPlayers().sides(setup(1, first=17))[0]
     assert node.lead(1, np.array([0]), seen(50).of(np.array([17])))[0][0] == pytest.approx(lr[0, 17], rel=1e-6)
 
 
 @pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 80, 1e-3), ("10:1", 64, 1e-3), ("1:10", 80, 0.006)])
 def test_demand_moves_the_beginning_of_the_landing_or_its_end(bias, begins, least):
-    side = leaders(noise=1e-9)
+    side = leaders(rounds=100, noise=1e-9)
     lrs = [float(side.lead(round, np.arange(6), seen(6, bias=Bias.parse(bias)))[0].mean()) for round in range(1, 106)]
     assert np.allclose(lrs[: begins - 1], lrs[0], rtol=1e-2)  # the policy sees time pass, and hardly minds
     assert (np.diff(np.log(lrs[begins:100])) < 0).all()
@@ -240,7 +240,7 @@ def test_no_agent_grows_with_the_number_of_clients():
 
 def test_frozen_players_neither_explore_nor_learn():
     own = task()
-    spec = resolve({"algorithm": "fedavg", "players": "page-shared", "rounds": 100}, own)
+    spec = resolve({"algorithm": "fedavg", "players": "page-shared", "rounds": 200}, own)
     federation = make_federation(own, spec.make_algorithm(), spec)
     game = make_game(federation, spec.make_players(), spec)
     for round in range(1, 15):
