@@ -125,26 +125,28 @@ def draw(results: list[dict], folder: Path) -> None:
     figure.savefig(folder / "sharing-rules.png", dpi=110)
 
     figure = Figure(figsize=(11, 4), layout="constrained")
-    kinds = dict(zip(["page-shared", *DEMANDS], ["C0", "C3", "C2", "C4"], strict=True))
+    kinds = dict(zip(["page-shared", *DEMANDS], ["C0", "C3", "C2", "C1"], strict=True))
+    tipped = {r["seed"] for r in results if r["name"] in DEMANDS}
+    results = [r for r in results if r["seed"] in tipped]
     for axis, name in zip(figure.subplots(1, 2, sharex=True), ("global_accuracy", "local_accuracy"), strict=True):
         for kind, color in kinds.items():
-            curves(axis, results, "fedavg", kind, name, color, kind)
+            curves(axis, results, "fedavg", kind, name, color, kind, "--" if "from" in kind else "-")
         axis.set_xlabel("round")
         axis.set_ylabel(what[name])
         axis.set_xlim(400, ROUNDS)
-        axis.set_ylim(88, 97.5)
+        axis.set_ylim(90.5, 97.5)
         axis.grid(alpha=0.3)
     axis.legend(loc="lower right")
     figure.savefig(folder / "sharing-demand.png", dpi=110)
 
 
-def curves(axis, results: list[dict], rule: str, kind: str, name: str, color: str, label: str) -> None:
+def curves(axis, results: list[dict], rule: str, kind: str, name: str, color: str, label: str, dash: str = "-") -> None:
     found = [r["curve"][name] for r in results if (r["rule"], r["name"]) == (rule, kind) and r["seed"] in SEEDS]
     if not found:
         return
     values = np.array(found) * (100 if "accuracy" in name else 1)
     rounds = np.linspace(ROUNDS / values.shape[1], ROUNDS, values.shape[1])
-    axis.plot(rounds, values.mean(0), color=color, label=label, lw=1.5)
+    axis.plot(rounds, values.mean(0), dash, color=color, label=label, lw=1.5)
     axis.fill_between(rounds, values.min(0), values.max(0), color=color, alpha=0.15, lw=0)
 
 

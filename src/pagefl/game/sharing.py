@@ -26,6 +26,7 @@ from .scoring import Scoring
 
 STATES, ACTIONS = 2, 2  # accuracy and value of the shared model; lr, epochs
 LESSON = [STATES, ACTIONS, 1, 1]  # state, action, reward, whether it is one
+VALUE = 5.0  # by which a value, minus a log loss, is divided to be of the size of an accuracy
 FLOOR = 0.01  # added to a loss before its logarithm: a client with one class must not outweigh all others
 EDGE = 0.9  # the farthest out that a policy begins: beyond it tanh is flat and nothing can be learned
 KEPT = 200  # lessons of a round that the server keeps: more clients must not make its memory shorter
@@ -65,14 +66,13 @@ class SharedLeaders(ABC):
     def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
         assert seen is not None
         value = -np.log(seen.loss + FLOOR)
-        state = torch.from_numpy(np.stack([seen.accuracy, value / 5], axis=1)).float()
+        state = torch.from_numpy(np.stack([seen.accuracy, value / VALUE], axis=1)).float()
         action = networks.act(self._policy, state[None])[0]
         demand = seen.bias.server / (seen.bias.server + seen.bias.clients)
         landed = self._landed(round, demand)
         until = self.sharing.explore * self.setup.rounds
-        explores = (
-            self.sharing.warm_up < until >= round and not landed and not self.frozen
-        )  # none that is too short to learn from
+        worth_it = until > self.sharing.warm_up  # or nothing would be learned from it
+        explores = worth_it and round <= until and not landed and not self.frozen
         if explores:
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + who).tolist())
             action = (action + self.sharing.noise * torch.from_numpy(rng.normals(keys, ACTIONS)).float()).clamp(-1, 1)
@@ -86,7 +86,7 @@ class SharedLeaders(ABC):
     def learn(self, who: Integers, worth: Worth) -> None:
         clients = torch.from_numpy(who)
         value = torch.from_numpy(-np.log(worth.given + FLOOR)).float()
-        self.lesson[clients, STATES + ACTIONS] = value - 5 * self.lesson[clients, 1]
+        self.lesson[clients, STATES + ACTIONS] = value - VALUE * self.lesson[clients, 1]
 
     def _landed(self, round: int, demand: float) -> float:
         """From zero where the landing begins to one in the last round, and in any that is played beyond it."""
@@ -233,6 +233,7 @@ class SharedPlayers:
 
     def sides(self, setup: Setup) -> tuple[Leaders, Follower]:
         ranges = Ranges(self.lr_min, self.lr_max, self.epochs_max, self.temperature)
+        # Without a future there is nothing for targets to steady.
         ddpg = DdpgSettings(self.actor_lr, self.critic_lr, tau=1.0, gamma=0.0, batch_size=self.batch_size, hidden=(64, 64))
         sharing = Sharing(ddpg, self.noise, self.explore, self.warm_up, self.updates, self.landing)
         kind = SharedExperience if self.share == "experience" else SharedWeights

@@ -61,7 +61,7 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
 
 
 def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
-    """Figure 2: accuracy by round, and the rewards of both sides on a second, logarithmic axis; the first seed."""
+    """Figure 2: accuracy by round, and the rewards of both sides on a second axis; the first seed."""
     panels = []
     for block in blocks:
         for name, specs in block.rows.items():
@@ -79,7 +79,9 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         ):
             y = [entry[column] for entry in rounds]
             target.plot(x, y, dash, color=colour, linewidth=1.2, label=label, marker="." if len(x) == 1 else "")
-        right.set_yscale("log")
+        rewards = [entry[column] for entry in rounds for column in ("reward_server", "reward_clients")]
+        if max(rewards) > 10 * min(rewards):  # over less than a decade a logarithmic axis has no round numbers
+            right.set_yscale("log")
         axis.set(xlabel="round", title=title)
         right.tick_params(labelsize=8)
     axes[0].set_ylabel("accuracy")
