@@ -16,7 +16,7 @@ from pagefl.experiments.tasks import synthetic
 from pagefl.game.players import Fixed, Random, Seen, Setup, Worth
 from pagefl.game.rules import Bias, Floats, Integers, Ranges
 from pagefl.game.sharing import FLOOR
-from pagefl.runtime.run import make_federation, make_game
+from pagefl.runtime.run import agreed, make_federation, make_game
 
 ROUNDS = {"rounds 1 to 10": range(0, 10), "11 to 30": range(10, 30), "31 to 60": range(30, 60), "61 to 120": range(60, 120)}
 EDGES = np.array([-2.5, -2, -1.5, -1, -0.5, 0, 0.31])  # of the logarithm of lr times epochs
@@ -52,8 +52,7 @@ def play(rule: str) -> Watched:
     players = {"name": "page-shared"}  # so that SCAFFOLD is guarded as it is there
     spec = resolve({"task": "synthetic", "algorithm": rule, "players": players, "rounds": 120, "seed": 0})
     federation = make_federation(task, spec.make_algorithm(), spec)
-    sizes = federation.data["train"].sizes.numpy()
-    watched = Watched(Setup(federation.size, sizes, 120, 0, spec.lr, spec.epochs, released=False))
+    watched = Watched(agreed(federation, spec)[0])
     game = make_game(federation, watched, spec)
     for round in range(1, 121):
         game.follow(round, game.lead(round, Bias()), Bias())

@@ -150,15 +150,19 @@ def test_a_lesson_is_what_a_client_saw_did_and_gained():
 def test_clients_are_paid_for_what_they_upload():
     """Ditto's personal model is another than the one whose lr and epochs are played."""
     own = pagefl.Task("small", linear, data((3, 17, 40)), {**task().settings, "lr": 0.3, "epochs": 3})
-    spec = resolve({"algorithm": "ditto"}, own)
+    spec = resolve({"algorithm": "ditto", "players": "page-shared", "rounds": 200}, own)
     federation = make_federation(own, spec.make_algorithm(), spec)
-    done = federation.train(1, np.arange(3), np.full(3, 0.3), np.full(3, 3), uploads_too=True)
+    led = make_game(federation, spec.make_players(), spec).lead(1, FAIR)
     for i, row in enumerate(federation.uploads["model"]):
         module = nn.Linear(6, 4)
         nn.utils.vector_to_parameters(row, module.parameters())
         x, y = federation.data["train"].client(i)
-        assert done.given.loss[i] == pytest.approx(nn.functional.cross_entropy(module(x), y).item(), rel=1e-4)
-    assert not np.allclose(done.given.loss, done.train.loss)
+        after = nn.functional.cross_entropy(module(x), y).item()
+        assert led.trained.given.loss[i] == pytest.approx(after, rel=1e-4)
+        assert led.lessons["lesson"][i, 4].item() == pytest.approx(
+            np.log(led.seen.loss[i] + FLOOR) - np.log(after + FLOOR), rel=1e-4
+        )
+    assert not np.allclose(led.trained.given.loss, led.trained.train.loss)
 
 
 def test_who_was_quarantined_has_learned_nothing():

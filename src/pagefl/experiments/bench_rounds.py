@@ -88,9 +88,8 @@ def agents_table(result: dict[str, Any]) -> Table:
 
 def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, Any]:
     timed = 1 if quick or clients > 1000 else 20 if clients <= 100 else 5
-    settings = Settings(
-        **{**W, "rounds": 1000, "workers": 1}
-    )  # of which the first are played, in which agents explore and learn
+    # Only the first of so many rounds are played: those in which agents explore and learn.
+    settings = Settings(**{**W, "rounds": 1000, "workers": 1})
     spent: dict[str, float] = defaultdict(float)
 
     def clock(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
