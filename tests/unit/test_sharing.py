@@ -121,7 +121,7 @@ def test_everybody_explores_for_itself_around_the_rules_own_settings():
     assert node.lead(1, np.array([0]), seen(50).of(np.array([17])))[0][0] == pytest.approx(lr[0, 17], rel=1e-6)
 
 
-@pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 80, 1e-3), ("10:1", 64, 1e-3), ("1:10", 80, 0.006)])
+@pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 80, 1e-3), ("10:1", 64, 1e-3), ("1:10", 80, 0.0066)])
 def test_demand_moves_the_beginning_of_the_landing_or_its_end(bias, begins, least):
     side = leaders(rounds=100, noise=1e-9)
     lrs = [float(side.lead(round, np.arange(6), seen(6, bias=Bias.parse(bias)))[0].mean()) for round in range(1, 106)]
@@ -171,6 +171,15 @@ def test_who_was_quarantined_has_learned_nothing():
     side.learn(np.array([0, 1, 2, 4, 5]), Worth(*np.ones((3, 5)), np.full(5, 0.3)))
     side.share(1, side.lessons(np.arange(6)))
     assert int(side.ddpg.replay.filled()[0]) == 5
+
+
+@pytest.mark.parametrize(("lr", "epochs"), [(0.1, 20), (0.005, 3), (0.001, 1)])
+def test_who_does_not_learn_plays_the_rules_own_settings(lr, epochs):
+    """Those at the edge of the ranges too, where a policy that learns cannot begin."""
+    side = SharedPlayers().sides(setup(rounds=100, lr=lr, epochs=epochs))[0]
+    played, spent, _ = side.lead(1, np.arange(6), seen(6))
+    assert played == pytest.approx(np.full(6, lr), rel=0.05)
+    assert (spent == epochs).all()
 
 
 @pytest.mark.parametrize(("rounds", "explores"), [(200, 20), (100, 0)])

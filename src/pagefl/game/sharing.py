@@ -28,7 +28,7 @@ STATES, ACTIONS = 2, 2  # accuracy and value of the shared model; lr, epochs
 LESSON = [STATES, ACTIONS, 1, 1]  # state, action, reward, whether it is one
 VALUE = 5.0  # by which a value, minus a log loss, is divided to be of the size of an accuracy
 FLOOR = 0.01  # added to a loss before its logarithm: a client with one class must not outweigh all others
-EDGE = 0.9  # the farthest out that a policy begins: beyond it tanh is flat and nothing can be learned
+EDGE = 0.9  # the farthest out that a policy begins that is to learn: beyond it tanh is flat
 KEPT = 200  # lessons of a round that the server keeps: more clients must not make its memory shorter
 RECENT = 30  # rounds that are remembered: what pays changes as the shared model gets better
 OWN_BATCH = 32  # of a client that learns from its own lessons alone
@@ -57,7 +57,10 @@ class SharedLeaders(ABC):
         needed = 2 * networks.numbers_needed(STATES, ACTIONS, sharing.ddpg.hidden)
         draw = torch.from_numpy(2 * rng.uniforms(rng.keys(setup.seed, "shared policy", 0, [0]), needed) - 1).float()
         self.ddpg = Ddpg(draw.expand(agents, -1), STATES, ACTIONS, RECENT * lessons, sharing.ddpg)
-        usual = torch.from_numpy(ranges.action(setup.lr, setup.epochs)).float().clamp(-EDGE, EDGE)
+        self.until = sharing.explore * setup.rounds
+        self.learns = self.until > sharing.warm_up  # or there would be nothing to learn from
+        edge = EDGE if self.learns else 1 - 1e-6
+        usual = torch.from_numpy(ranges.action(setup.lr, setup.epochs)).float().clamp(-edge, edge)
         for net in ("actor", "target_actor"):
             self.ddpg.nets[net]["bias2"][:] = usual.atanh()
         self.lesson = torch.zeros(setup.clients, sum(LESSON))
@@ -70,9 +73,7 @@ class SharedLeaders(ABC):
         action = networks.act(self._policy, state[None])[0]
         demand = seen.bias.server / (seen.bias.server + seen.bias.clients)
         landed = self._landed(round, demand)
-        until = self.sharing.explore * self.setup.rounds
-        worth_it = until > self.sharing.warm_up  # or nothing would be learned from it
-        explores = worth_it and round <= until and not landed and not self.frozen
+        explores = self.learns and round <= self.until and not landed and not self.frozen
         if explores:
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + who).tolist())
             action = (action + self.sharing.noise * torch.from_numpy(rng.normals(keys, ACTIONS)).float()).clamp(-1, 1)

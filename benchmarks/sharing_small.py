@@ -1,0 +1,57 @@
+"""What page-shared is worth in a short run on real data: three small tasks, 15 or 20 rounds, against a small grid.
+
+    python benchmarks/sharing_small.py RESULTS.jsonl --jobs 2        runs what RESULTS.jsonl does not hold yet
+    python benchmarks/sharing_small.py RESULTS.jsonl --table         prints the table of docs/results/sharing.md
+
+The sizes are those of `pagefl reproduce table1 --scale laptop`. Shakespeare is on FedDyn's rule: on FedAvg's nothing leaves the
+most frequent character in so few rounds. Who draws epochs draws at most four, as there.
+"""
+
+from learning import main
+
+from pagefl.experiments.paper import LAPTOP
+
+SEED, EPOCHS_MAX = 3, 4
+RULES = {"cifar100": "fedavg", "shakespeare": "feddyn", "tiny-imagenet": "fedavg"}
+GRID = {  # beside the fixed setting: lr 0.1, 1 and 0.1, one epoch
+    "cifar100": [(0.05, 1), (0.2, 1), (0.1, 4), (0.2, 4)],
+    "shakespeare": [(0.3, 1), (0.3, 4), (1.0, 4)],
+    "tiny-imagenet": [(0.05, 1), (0.1, 4)],
+}
+PLAYERS: dict[str, dict] = {
+    "page-shared": {"players": "page-shared"},
+    "fixed": {},
+    "schedule": {"players": "schedule"},
+    "random": {"players": {"name": "random", "epochs_max": EPOCHS_MAX}},
+    "PAGE, literal": {"players": {"name": "page", "epochs_max": EPOCHS_MAX}},
+}
+
+
+def plan() -> list[dict]:
+    jobs = []
+    for task, rule in RULES.items():
+        grid = {f"grid {lr} {epochs}": {"lr": lr, "epochs": epochs} for lr, epochs in GRID[task]}
+        own = {name.removeprefix("task."): value for name, value in LAPTOP[task].items() if name.startswith("task.")}
+        run = {name: value for name, value in LAPTOP[task].items() if not name.startswith("task.")}
+        for name, settings in {**PLAYERS, **grid}.items():
+            size = {"task": {"name": f"{task}-small", **own}, **run}
+            jobs.append({"rule": rule, "seed": SEED, "name": f"{task}: {name}", "settings": {**size, **settings}})
+    return jobs
+
+
+def table(results: list[dict]) -> str:
+    found = ["| task | rule | players | global | local | sum | epochs a round |", "|---|---|---|---|---|---|---|"]
+    of = {result["name"]: result for result in results}
+    for job in plan():
+        if result := of.get(job["name"]):
+            task, players = job["name"].split(": ")
+            here, there = (100 * result["last"][f"{side}_accuracy"] for side in ("global", "local"))
+            spent = result["epochs_spent"] / job["settings"]["rounds"]
+            found.append(
+                f"| {task} | {job['rule']} | {players} | {here:.2f} | {there:.2f} | {here + there:.2f} | {spent:.1f} |"
+            )
+    return "\n".join(found)
+
+
+if __name__ == "__main__":
+    main(plan, table, __doc__)
