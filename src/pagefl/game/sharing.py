@@ -91,8 +91,12 @@ class SharedLeaders(ABC):
 
     def _landed(self, round: int, demand: float) -> float:
         """From zero where the landing begins to one in the last round, and in any that is played beyond it."""
-        share = max(1.0, 2 * demand) * self.sharing.landing  # the shared model in demand begins it earlier
-        return min(1.0, max(0.0, 1 - (1 - round / self.setup.rounds) / share)) if share else 0.0
+        if not self.sharing.landing:
+            return 0.0
+        # Who is in demand wants a better model now: with all demand on one side the landing follows on exploring.
+        tipped = abs(2 * demand - 1)
+        share = self.sharing.landing + tipped * max(0.0, 1 - self.sharing.explore - self.sharing.landing)
+        return min(1.0, max(0.0, 1 - (1 - round / self.setup.rounds) / share))
 
     @property
     @abstractmethod
