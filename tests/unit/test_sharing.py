@@ -121,18 +121,26 @@ def test_everybody_explores_for_itself_around_the_rules_own_settings():
     assert node.lead(1, np.array([0]), seen(50).of(np.array([17])))[0][0] == pytest.approx(lr[0, 17], rel=1e-6)
 
 
-@pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 80, 1e-3), ("10:1", 23, 1e-3), ("1:10", 23, 0.0066)])
+@pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 320, 1e-3), ("10:1", 91, 1e-3), ("1:10", 91, 0.0066)])
 def test_demand_moves_the_beginning_of_the_landing_and_its_end(bias, begins, least):
-    side = leaders(rounds=100, noise=1e-9)
-    lrs = [float(side.lead(round, np.arange(6), seen(6, bias=Bias.parse(bias)))[0].mean()) for round in range(1, 106)]
+    side = leaders(rounds=400, warm_up=400)
+    lrs = [float(side.lead(round, np.arange(6), seen(6, bias=Bias.parse(bias)))[0].mean()) for round in range(1, 406)]
     assert np.allclose(lrs[: begins - 1], lrs[0], rtol=1e-2)
-    assert (np.diff(np.log(lrs[begins:100])) < 0).all()
-    assert lrs[99:] == pytest.approx([least] * 6, rel=0.05)  # and beyond the last round
+    assert (np.diff(np.log(lrs[begins:400])) < 0).all()
+    assert lrs[399:] == pytest.approx([least] * 6, rel=0.05)  # and beyond the last round
+
+
+def test_a_short_run_lands_no_faster_than_a_tenth_a_round():
+    """Three rounds are too few to fall a hundredfold in: nobody would learn anything in them."""
+    side = leaders(rounds=15)
+    lrs = [side.lead(round, np.arange(6), seen(6))[0] for round in range(1, 17)]
+    assert np.diff(np.log(lrs[11:15]), axis=0) == pytest.approx(np.full((3, 6), -0.1), abs=1e-3)
+    assert (lrs[15] == lrs[14]).all()
 
 
 def test_a_shift_of_demand_acts_in_its_own_round():
-    side = leaders(rounds=100, noise=1e-9)
-    before, after = (side.lead(50, np.arange(6), seen(6, bias=Bias.parse(bias)))[0] for bias in ("1:1", "10:1"))
+    side = leaders(rounds=400, warm_up=400)
+    before, after = (side.lead(200, np.arange(6), seen(6, bias=Bias.parse(bias)))[0] for bias in ("1:1", "10:1"))
     assert (after < before / 3).all()
 
 

@@ -29,6 +29,7 @@ LESSON = [STATES, ACTIONS, 1, 1]  # state, action, reward, whether it is one
 VALUE = 5.0  # by which a value, minus a log loss, is divided to be of the size of an accuracy
 FLOOR = 0.01  # added to a loss before its logarithm: a client with one class must not outweigh all others
 EDGE = 0.9  # the farthest out that a policy begins that is to learn: beyond it tanh is flat
+STEEPEST = 0.1  # by which part lr falls from round to round of a landing at most: of a short run it takes little
 KEPT = 200  # lessons of a round that the server keeps: more clients must not make its memory shorter
 RECENT = 30  # rounds that are remembered: what pays changes as the shared model gets better
 OWN_BATCH = 32  # of a client that learns from its own lessons alone
@@ -72,7 +73,8 @@ class SharedLeaders(ABC):
         state = torch.from_numpy(np.stack([seen.accuracy, value / VALUE], axis=1)).float()
         action = networks.act(self._policy, state[None])[0]
         demand = seen.bias.server / (seen.bias.server + seen.bias.clients)
-        landed = self._landed(round, demand)
+        share = self._landing(demand)
+        landed = min(1.0, max(0.0, 1 - (1 - round / self.setup.rounds) / share)) if share else 0.0
         explores = self.learns and round <= self.until and not landed and not self.frozen
         if explores:
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + who).tolist())
@@ -82,21 +84,19 @@ class SharedLeaders(ABC):
         moves = action.double().numpy()
         lr = self.ranges.lr(moves[:, 0])
         depth = min(1.0, 0.5 + demand)  # clients in demand keep steps that personalise
-        return lr * (self.ranges.lr_min / lr) ** (depth * landed), self.ranges.epochs(moves[:, 1]), None
+        least = np.maximum((self.ranges.lr_min / lr) ** depth, np.exp(-STEEPEST * share * self.setup.rounds))
+        return lr * least**landed, self.ranges.epochs(moves[:, 1]), None
 
     def learn(self, who: Integers, worth: Worth) -> None:
         clients = torch.from_numpy(who)
         value = torch.from_numpy(-np.log(worth.given + FLOOR)).float()
         self.lesson[clients, STATES + ACTIONS] = value - VALUE * self.lesson[clients, 1]
 
-    def _landed(self, round: int, demand: float) -> float:
-        """From zero where the landing begins to one in the last round, and in any that is played beyond it."""
-        if not self.sharing.landing:
-            return 0.0
-        # Who is in demand wants a better model now: with all demand on one side the landing follows on exploring.
+    def _landing(self, demand: float) -> float:
+        """The share of rounds that it takes: more for whom demand is tipped to. All for one side, it follows on exploring."""
         tipped = abs(2 * demand - 1)
-        share = self.sharing.landing + tipped * max(0.0, 1 - self.sharing.explore - self.sharing.landing)
-        return min(1.0, max(0.0, 1 - (1 - round / self.setup.rounds) / share))
+        usual = self.sharing.landing
+        return usual + tipped * max(0.0, 1 - self.sharing.explore - usual) if usual else 0.0
 
     @property
     @abstractmethod
