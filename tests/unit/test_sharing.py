@@ -121,7 +121,7 @@ def test_everybody_explores_for_itself_around_the_rules_own_settings():
     assert node.lead(1, np.array([0]), seen(50).of(np.array([17])))[0][0] == pytest.approx(lr[0, 17], rel=1e-6)
 
 
-@pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 320, 1e-3), ("10:1", 91, 1e-3), ("1:10", 91, 0.0066)])
+@pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 320, 1e-3), ("10:1", 91, 1e-3), ("1:10", 320, 0.0066)])
 def test_demand_moves_the_beginning_of_the_landing_and_its_end(bias, begins, least):
     side = leaders(rounds=400, warm_up=400)
     lrs = [float(side.lead(round, np.arange(6), seen(6, bias=Bias.parse(bias)))[0].mean()) for round in range(1, 406)]

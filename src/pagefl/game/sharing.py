@@ -93,9 +93,8 @@ class SharedLeaders(ABC):
         self.lesson[clients, STATES + ACTIONS] = value - VALUE * self.lesson[clients, 1]
 
     def _landing(self, demand: float) -> float:
-        """The share of rounds that it takes: more for whom demand is tipped to. All for one side, it follows on exploring."""
-        tipped = abs(2 * demand - 1)
-        usual = self.sharing.landing
+        """The share of rounds that it takes: more when the shared model is in demand. All for it, it follows on exploring."""
+        usual, tipped = self.sharing.landing, max(0.0, 2 * demand - 1)
         return usual + tipped * max(0.0, 1 - self.sharing.explore - usual) if usual else 0.0
 
     @property
