@@ -65,12 +65,11 @@ def plan() -> list[dict]:
 def table(results: list[dict]) -> str:
     frame = pd.DataFrame(row(r) for r in results)
     reported, developed = frame[frame["seed"].isin(SEEDS)], frame[frame["seed"].isin(DEVELOPMENT)]
-    grid = [name for name in frame["method"].unique() if name.startswith("grid")]
     parts = [
         lines(reported, list(PLAYERS), "page-shared gains globally | locally", 1),
         lines(reported[reported["rule"] == "fedavg"], ["page-shared", *DEMANDS], "against 1:1 globally | locally", -1),
         lines(developed, list(ABLATIONS), "against the whole globally | locally", -1),
-        lines(developed, grid, "page-shared gains globally | locally", 1),
+        searched(developed),
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -93,6 +92,17 @@ def lines(frame: pd.DataFrame, names: list[str], compared: str, sign: int) -> li
                 gains = ["", ""] if name == "page-shared" else [gain(of_rule, name, what, sign) for what in ("global", "local")]
                 spent = f"{mean(rows['epochs']):.1f}"
                 found.append(f"| {' | '.join([RULES[rule], name, str(len(rows)), *cells, spent, *gains])} |")
+    return found
+
+
+def searched(frame: pd.DataFrame) -> list[str]:
+    """The grid: global / local."""
+    grid = frame[frame["method"].str.startswith("grid")]
+    rules = [rule for rule in RULES if rule in set(grid["rule"])]
+    found = [f"| lr | epochs | {' | '.join(RULES[rule] for rule in rules)} |", "|---" * (2 + len(rules)) + "|"]
+    cells = {(r["method"], r["rule"]): f"{r['global']:.2f} / {r['local']:.2f}" for _, r in grid.iterrows()}
+    for lr, epochs in GRID:
+        found.append(f"| {lr} | {epochs} | {' | '.join(cells.get((f'grid {lr} {epochs}', rule), '') for rule in rules)} |")
     return found
 
 
