@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -145,7 +146,9 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
     file = tmp_path / "spec.toml"
     file.write_text(spec.toml())
     command = [sys.executable, "-m", "pagefl", "deploy", "local", str(file), "--nodes", "1", "--out", str(folder)]
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # Whoever runs tests in the background has interrupts ignored, and so would what they start.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     wait_for(lambda: rounds_of(folder) >= 1, "a round")
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=SECONDS)
