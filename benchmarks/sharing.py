@@ -127,7 +127,7 @@ def draw(results: list[dict], folder: Path) -> None:
         axes[0].set_ylabel(what[name])
         for axis, rule in zip(axes, RULES, strict=True):
             for kind, color in show.items():
-                curves(axis, results, rule, kind, name, color, kind)
+                curves(axis, results, rule, kind, name, color)
             axis.grid(alpha=0.3)
             if name == "mean_lr":
                 axis.set_yscale("log")
@@ -142,11 +142,9 @@ def draw(results: list[dict], folder: Path) -> None:
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     kinds = dict(zip(["page-shared", *DEMANDS], ["C0", "C3", "C2", "C1"], strict=True))
-    tipped = {r["seed"] for r in results if r["name"] in DEMANDS}
-    results = [r for r in results if r["seed"] in tipped]
     for axis, name in zip(figure.subplots(1, 2, sharex=True), ("global_accuracy", "local_accuracy"), strict=True):
         for kind, color in kinds.items():
-            curves(axis, results, "fedavg", kind, name, color, kind, "--" if "from" in kind else "-")
+            curves(axis, results, "fedavg", kind, name, color, "--" if "from" in kind else "-")
         axis.set_xlabel("round")
         axis.set_ylabel(what[name])
         axis.set_xlim(100, ROUNDS)
@@ -156,13 +154,13 @@ def draw(results: list[dict], folder: Path) -> None:
     figure.savefig(folder / "sharing-demand.png", dpi=110)
 
 
-def curves(axis, results: list[dict], rule: str, kind: str, name: str, color: str, label: str, dash: str = "-") -> None:
+def curves(axis, results: list[dict], rule: str, kind: str, name: str, color: str, dash: str = "-") -> None:
     found = [r["curve"][name] for r in results if (r["rule"], r["name"]) == (rule, kind) and r["seed"] in SEEDS]
     if not found:
         return
     values = np.array(found) * (100 if "accuracy" in name else 1)
     rounds = np.linspace(ROUNDS / values.shape[1], ROUNDS, values.shape[1])
-    axis.plot(rounds, values.mean(0), dash, color=color, label=label, lw=1.5)
+    axis.plot(rounds, values.mean(0), dash, color=color, label=kind, lw=1.5)
     axis.fill_between(rounds, values.min(0), values.max(0), color=color, alpha=0.15, lw=0)
 
 

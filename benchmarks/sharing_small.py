@@ -10,6 +10,7 @@ most frequent character in so few rounds. Who draws epochs draws at most four, a
 from learning import main
 
 from pagefl.experiments.paper import LAPTOP
+from pagefl.experiments.spec import put
 
 SEED, EPOCHS_MAX = 3, 4
 RULES = {"cifar100": "fedavg", "shakespeare": "feddyn", "tiny-imagenet": "fedavg"}
@@ -31,10 +32,10 @@ def plan() -> list[dict]:
     jobs = []
     for task, rule in RULES.items():
         grid = {f"grid {lr} {epochs}": {"lr": lr, "epochs": epochs} for lr, epochs in GRID[task]}
-        own = {name.removeprefix("task."): value for name, value in LAPTOP[task].items() if name.startswith("task.")}
-        run = {name: value for name, value in LAPTOP[task].items() if not name.startswith("task.")}
+        size: dict = {"task": f"{task}-small"}
+        for name, value in LAPTOP[task].items():
+            put(size, name, value)
         for name, settings in {**PLAYERS, **grid}.items():
-            size = {"task": {"name": f"{task}-small", **own}, **run}
             jobs.append({"rule": rule, "seed": SEED, "name": f"{task}: {name}", "settings": {**size, **settings}})
     return jobs
 
