@@ -5,6 +5,9 @@
 
 The sizes are those of `pagefl reproduce table1 --scale laptop`. Shakespeare is on FedDyn's rule: on FedAvg's nothing leaves the
 most frequent character in so few rounds. Who draws epochs draws at most four, as there.
+
+By itself page-shared does not explore in so short a run. "Exploring" is made to: for half of it, after two rounds of warm-up,
+and with so many updates a round that there are in all about as many as in a thousand rounds.
 """
 
 from learning import main
@@ -21,6 +24,9 @@ GRID = {  # beside the fixed setting: lr 0.1, 1 and 0.1, one epoch
 }
 PLAYERS: dict[str, dict] = {
     "page-shared": {"players": "page-shared"},
+    "page-shared, exploring": {
+        "players": {"name": "page-shared", "explore": 0.5, "warm_up": 2, "updates": 120, "epochs_max": EPOCHS_MAX}
+    },
     "fixed": {},
     "schedule": {"players": "schedule"},
     "random": {"players": {"name": "random", "epochs_max": EPOCHS_MAX}},
