@@ -213,6 +213,15 @@ def test_a_node_that_died_is_missing_and_nobody_is_blamed(tmp_path):
     assert not said
 
 
+@pytest.mark.parametrize(("reason", "told"), [("out of memory", "'out of memory'"), (None, "'code 2'")])
+def test_a_node_that_answers_with_an_error_is_quarantined_with_what_it_said(reason, told, tmp_path):
+    said = []
+    error = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
+    deployed = deploy(spec_of(), tmp_path, said, tamper={1: lambda content: error})
+    assert deployed.rounds[-1]["quarantined"] == 1
+    assert said[0] == f"round 1: client 1 is quarantined: it answers with an error: {told}"
+
+
 @pytest.mark.parametrize("size", [float("nan"), float("inf"), 1e300, 1e18, -5.0, 0.0, 7.5])
 def test_a_client_that_lies_about_its_size_is_turned_away(size, tmp_path, monkeypatch):
     said, honest = [], Node._tell

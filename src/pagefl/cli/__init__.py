@@ -11,12 +11,16 @@ INTERRUPTED = 130
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Federated learning that balances the shared model and everybody's own."
 )
-for command in (runs.run, runs.resume, runs.report, runs.bias, runs.verify):
-    app.command()(command)
+app.command()(runs.run)
+app.command()(runs.resume)
+app.command()(runs.report)
+app.command()(runs.bias)
+app.command()(runs.verify)
 app.command(name="list")(catalogue.list_)
 app.command()(catalogue.show)
-for command in (sweeps.sweep, sweeps.compare, sweeps.reproduce):
-    app.command()(command)
+app.command()(sweeps.sweep)
+app.command()(sweeps.compare)
+app.command()(sweeps.reproduce)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(bench.app, name="bench")

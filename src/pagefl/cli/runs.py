@@ -120,7 +120,8 @@ def follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, s
             closing.callback(each.close)
 
         def observe(entry: dict[str, Any]) -> None:
-            for each in (progress, *told):
+            progress.observe(entry)
+            for each in told:
                 each.observe(entry)
 
         result = start(observe=observe, say=progress.say)

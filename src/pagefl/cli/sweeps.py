@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -56,7 +56,7 @@ def reproduce(
         return
     if scale not in ("smoke", "laptop", "paper"):
         raise UserError(f"--scale {scale}: valid is smoke, laptop or paper")
-    wanted = paper.experiment(name, scale)
+    wanted = paper.experiment(name, cast(paper.Scale, scale))
     if task is not None:
         blocks = tuple(block for block in wanted.blocks if block.title.split(",")[0] == task)
         if not blocks:

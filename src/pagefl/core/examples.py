@@ -7,6 +7,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from . import rng
+from .errors import UserError
+
 CHANCES = 4  # uniform numbers in [0, 1) that an augmentation gets for each example
 Augment = Callable[[Tensor, Tensor], Tensor]  # (x [n, batch, ...], chances [n, batch, CHANCES]) -> x as a step sees it
 
@@ -55,3 +58,18 @@ class Splits:
     game: Examples
     server_test: Examples
     holdout: Examples | None = None
+
+    def hold_out(self, share: float, seed: int) -> "Splits":
+        """Keep a share of every client's training data out of training, for states and rewards."""
+        kept, held = [], []
+        for i in range(len(self.train)):
+            x, y = self.train.client(i)
+            count = max(1, round(share * len(y)))
+            if count >= len(y):
+                raise UserError(
+                    f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a smaller share"
+                )
+            order = torch.from_numpy(rng.stream(seed, "holdout", i).permutation(len(y)))
+            held.append((x[order[:count]], y[order[:count]]))
+            kept.append((x[order[count:]], y[order[count:]]))
+        return Splits(Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from pagefl.core.errors import UserError
@@ -71,7 +72,7 @@ class _DType(NamedTuple):
 class _Array:
     """Stands in for numpy's own constructor, which can be talked into more than bytes."""
 
-    value = np.empty(0, np.uint8)
+    value: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def __setstate__(self, state: tuple[object, tuple[int, ...], _DType, bool, bytes]) -> None:
         _, shape, dtype, fortran, raw = state

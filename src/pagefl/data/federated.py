@@ -86,21 +86,6 @@ class FederatedData(Splits):
             server = (torch.cat([x for x, _ in parts["server"]]), torch.cat([y for _, y in parts["server"]]))
         return cls(parts["train"], parts["test"], server, parts["holdout"] if holdout else None, seed, augment)
 
-    def hold_out(self, share: float, seed: int) -> Splits:
-        """Keep a share of every client's training data out of training, for states and rewards."""
-        kept, held = [], []
-        for i in range(len(self.train)):
-            x, y = self.train.client(i)
-            count = max(1, round(share * len(y)))
-            if count >= len(y):
-                raise UserError(
-                    f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a smaller share"
-                )
-            order = torch.from_numpy(rng.stream(seed, "holdout", i).permutation(len(y)))
-            held.append((x[order[:count]], y[order[:count]]))
-            kept.append((x[order[count:]], y[order[count:]]))
-        return Splits(Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held))
-
 
 def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
     """The server's examples as several owners', so that workers can share the judging."""

@@ -149,5 +149,5 @@ def _content(reply: Message | None) -> RecordDict:
     if reply is None:
         raise wire.Refused("its reply cannot be read")
     if reply.has_error():
-        raise wire.Refused(f"it answers with an error: {wire.quoted(reply.error.reason)}")
+        raise wire.Refused(f"it answers with an error: {wire.quoted(reply.error.reason or f'code {reply.error.code}')}")
     return reply.content

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pagefl.core.algorithm import State
 from pagefl.core.errors import UserError
@@ -11,7 +12,7 @@ from pagefl.core.examples import Splits
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.game import FederatedGame
 from pagefl.game.players import Fixed
-from pagefl.game.rules import Bias
+from pagefl.game.rules import Bias, Floats, Integers
 from pagefl.runtime import checkpoint
 from pagefl.runtime.directory import RunDirectory
 from pagefl.runtime.run import agreed, make_federation, one_numeric_mode
@@ -75,7 +76,7 @@ class Node:
         trained = led.trained
         upload = {name: rows[0] for name, rows in self.federation.uploads.items()}
         upload |= {name: rows[0] for name, rows in led.lessons.items()}
-        found = {
+        found: dict[str, Floats | Integers | Tensor] = {
             "lr": led.lr,
             "epochs": led.epochs,
             "before_accuracy": trained.before.accuracy,

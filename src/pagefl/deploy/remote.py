@@ -1,5 +1,6 @@
 """The server's half of the game, whose clients are elsewhere: asks nodes, checks what they send, and follows."""
 
+import math
 from collections.abc import Mapping, Set
 from typing import Any, NamedTuple, Protocol
 
@@ -184,4 +185,4 @@ class RemoteGame(FederatedGame):
 
 
 def _norm(upload: State, names: Set[str]) -> float:
-    return float(sum(upload[name].double().square().sum() for name in names)) ** 0.5
+    return math.sqrt(sum(float(upload[name].double().square().sum()) for name in names))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pagefl.algorithms.fedavg import FedAvg
+from pagefl.core.examples import Splits
 from pagefl.data.federated import FederatedData, Pair
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.models.lstm import lstm
@@ -129,7 +130,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
     return {**result, "roofline": _roofline(task, settings, median(ours))} if name == "W" else result
 
 
-def plain_round(model: nn.Module, data: FederatedData, settings: Settings) -> float:
+def plain_round(model: nn.Module, data: Splits, settings: Settings) -> float:
     """FedAvg as one writes it down. Seconds; those of the clients are scaled up where only some were timed."""
     start = perf_counter()
     timed = min(len(data.train), PLAIN_CLIENTS)

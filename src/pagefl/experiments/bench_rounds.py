@@ -29,7 +29,7 @@ def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str
     """Seconds per round on W, each method alternating with FedAvg; the least disturbed round of each."""
     task, turns, rounds = synthetic(0, 8 if quick else 100), 1 if quick else 3, 2 if quick else 5
     settings = Settings(**{**W, "rounds": rounds})
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for name, kind in ALGORITHMS.items():
         say(f"{name} …")
         try:

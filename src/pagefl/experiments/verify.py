@@ -20,9 +20,11 @@ from .spec import RunSpec
 
 def ranges_of(spec: RunSpec) -> Ranges:
     """What moves stand for: as the players have it, or the paper's where players do not move by actions."""
-    given = {name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players}
+    given: dict[str, Any] = {
+        name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players
+    }
     usual = paper.PLAYERS.get(spec.task["name"], paper.PLAYERS["synthetic"])["random"]
-    return Ranges(**{**usual, **given})  # type: ignore[arg-type]
+    return Ranges(**{**usual, **given})
 
 
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Led(NamedTuple):
 
     ids: Integers
     lr: Floats
-    epochs: Integers
+    epochs: Integers | Floats  # nodes need not tell
     seen: Seen | None
     trained: Trained
     rewards: Floats  # of trained.ids, raw

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from pagefl.experiments import sweep
@@ -106,8 +107,8 @@ def pairs(block: Block, found: Sequence[Found]) -> Figure:
     places = np.arange(len(means))
     for at, (label, mean, spread, colour) in enumerate((("global", 0, 2, COLOURS[0]), ("local", 1, 3, COLOURS[1]))):
         heights, errors = ([point[i] for point in means.values()] for i in (mean, spread))
-        style = {"color": colour, "marker": MARKERS[at], "linestyle": "", "capsize": 3}
-        axis.errorbar(places + 0.16 * at - 0.08, heights, yerr=errors, label=label, **style)
+        x, marker = places + 0.16 * at - 0.08, MARKERS[at]
+        axis.errorbar(x, heights, yerr=errors, label=label, color=colour, marker=marker, linestyle="", capsize=3)
     axis.set_xticks(places, list(means), rotation=20, ha="right")
     axis.set(ylabel="accuracy, %", title=block.title)
     axis.grid(axis="y", linewidth=0.4)
@@ -115,22 +116,22 @@ def pairs(block: Block, found: Sequence[Found]) -> Figure:
     return figure
 
 
-def _means(block: Block, found: Sequence[Found]) -> dict[str, tuple[float, float, float, float]]:
+def _means(block: Block, found: Sequence[Found]) -> dict[str, list[float]]:
     """Global, local and their spreads over seeds, in per cent."""
     points = {}
     for name, specs in block.rows.items():
         if runs := [(one.spec, one.rounds) for one in sweep.of(specs, found)]:
             frame = 100 * by_run(runs)[["global_last", "local_last"]]
             spread = frame.std().fillna(0.0)
-            points[name] = (*(float(v) for v in frame.mean()), *(float(v) for v in spread))
+            points[name] = [float(value) for value in (*frame.mean(), *spread)]
     return points
 
 
-def _front(points: np.ndarray) -> np.ndarray:
+def _front(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Those that no other beats on both axes, from left to right."""
     beaten = [(np.all(points >= point, axis=1) & np.any(points > point, axis=1)).any() for point in points]
     best = points[~np.array(beaten)]
-    return best[np.argsort(best[:, 0])]
+    return np.asarray(best[np.argsort(best[:, 0])])
 
 
 def _columns(count: int) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from pagefl.core.errors import UserError
 from pagefl.experiments import sweep
 from pagefl.experiments.bench import machine
@@ -62,7 +64,7 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> list[
     return written
 
 
-def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, figures.Figure]:
+def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, Figure]:
     if experiment.name == "fig2":
         return {"": figures.curves(experiment.blocks, found)}
     if experiment.name == "fig3":

@@ -57,5 +57,5 @@ def _digest(tensors: dict[str, Tensor], facts: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(repr((name, str(tensor.dtype), list(tensor.shape))).encode())
-        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -68,7 +68,7 @@ class RunDirectory:
 
     def checkpoint(self) -> tuple[tuple[dict, dict] | None, list[str]]:  # type: ignore[type-arg]
         """The newest whole checkpoint, and what has to be said about the others."""
-        said = []
+        said: list[str] = []
         for name in (checkpoint.NAME, checkpoint.PREVIOUS):
             path = self.path / name
             if not path.exists():

@@ -85,7 +85,7 @@ def play(
 ) -> Run:
     """Run to the last round; where the directory holds a checkpoint, from there."""
     with one_numeric_mode():
-        federation = make_federation(task, algorithm, settings, say, directory and directory.path)
+        federation = make_federation(task, algorithm, settings, say, directory.path if directory else None)
         game = make_game(federation, players or FixedPlayers(), settings)
         return loop(game, partial(task.fresh_module, settings.seed), settings, directory, observe, say)
 
@@ -136,7 +136,7 @@ def loop(
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = {**game.federation.state(), **game.tensors}
-    return Run(records.rounds, records.clients, state, make_module, directory and directory.path, rounds.over)
+    return Run(records.rounds, records.clients, state, make_module, directory.path if directory else None, rounds.over)
 
 
 def worker_count(settings: Settings) -> int:

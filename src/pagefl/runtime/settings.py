@@ -67,5 +67,5 @@ class Settings(BaseModel):
 
     def shifts(self) -> list[tuple[int, Bias]]:
         """When the balance of demand changes, and to what."""
-        entries = [[0, self.bias]] if isinstance(self.bias, str) else self.bias
+        entries: list[list[int | str]] = [[0, self.bias]] if isinstance(self.bias, str) else self.bias
         return sorted(((int(start), Bias.parse(str(ratio))) for start, ratio in entries), key=lambda shift: shift[0])

@@ -7,7 +7,7 @@ from functools import cached_property
 from torch import nn
 
 from pagefl.core import rng
-from pagefl.data.federated import FederatedData
+from pagefl.core.examples import Splits
 
 
 class Task:
@@ -15,7 +15,7 @@ class Task:
         self,
         name: str,
         module: nn.Module | Callable[[], nn.Module],
-        data: FederatedData | Callable[[], FederatedData],
+        data: Splits | Callable[[], Splits],
         settings: Mapping[str, float | int] | None = None,
     ) -> None:
         """`module`: an nn.Module, whose weights are the start, or a function that makes one. `data`: they, or a function
@@ -23,7 +23,7 @@ class Task:
         self.name, self.module, self._data, self.settings = name, module, data, settings or {}
 
     @cached_property
-    def data(self) -> FederatedData:
+    def data(self) -> Splits:
         return self._data() if callable(self._data) else self._data
 
     def fresh_module(self, seed: int) -> nn.Module:

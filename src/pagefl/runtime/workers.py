@@ -11,7 +11,7 @@ from math import prod
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -110,8 +110,8 @@ class Workers:
         for pipe in self.pipes:
             hand_out(pipe)
         while busy:
-            for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
+            for ready in wait(list(busy)):
+                pipe = cast(Connection, ready)
                 try:
                     good, answer = pipe.recv()
                 except EOFError:
