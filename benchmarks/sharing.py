@@ -34,7 +34,7 @@ PLAYERS: dict[str, dict] = {
 }
 DEMANDS: dict[str, dict] = {
     **{f"page-shared {ratio}": {"players": SHARED, "bias": ratio} for ratio in ("10:1", "1:10")},
-    "page-shared, 10:1 from 600": {"players": SHARED, "bias": [[0, "1:1"], [600, "10:1"]]},
+    **{f"page-shared, {ratio} from 600": {"players": SHARED, "bias": [[0, "1:1"], [600, ratio]]} for ratio in ("10:1", "1:10")},
 }
 # Each is the whole with one part taken away or changed.
 ABLATIONS: dict[str, dict] = {
@@ -141,7 +141,7 @@ def draw(results: list[dict], folder: Path) -> None:
     figure.savefig(folder / "sharing-rules.png", dpi=110)
 
     figure = Figure(figsize=(11, 4), layout="constrained")
-    kinds = dict(zip(["page-shared", *DEMANDS], ["C0", "C3", "C2", "C1"], strict=True))
+    kinds = dict(zip(["page-shared", *DEMANDS], ["C0", "C3", "C2", "C1", "C4"], strict=True))
     for axis, name in zip(figure.subplots(1, 2, sharex=True), ("global_accuracy", "local_accuracy"), strict=True):
         for kind, color in kinds.items():
             curves(axis, results, "fedavg", kind, name, color, "--" if "from" in kind else "-")

@@ -93,9 +93,10 @@ class SharedLeaders(ABC):
         self.lesson[clients, STATES + ACTIONS] = value - VALUE * self.lesson[clients, 1]
 
     def _landing(self, demand: float) -> float:
-        """The share of rounds that it takes: more when the shared model is in demand. All for it, it follows on exploring."""
-        usual, tipped = self.sharing.landing, max(0.0, 2 * demand - 1)
-        return usual + tipped * max(0.0, 1 - self.sharing.explore - usual) if usual else 0.0
+        """The share of rounds that it takes: more when either side is in demand, since small steps lift both models at once,
+        and half as much more for clients. All for the shared model, it follows on exploring."""
+        usual, tipped = self.sharing.landing, 2 * demand - 1
+        return usual + max(tipped, -tipped / 2) * max(0.0, 1 - self.sharing.explore - usual) if usual else 0.0
 
     @property
     @abstractmethod
