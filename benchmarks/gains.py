@@ -11,52 +11,57 @@ import sys
 import numpy as np
 from matplotlib.figure import Figure
 
+from pagefl.core.arrays import Floats, Integers
 from pagefl.experiments.spec import resolve
 from pagefl.experiments.tasks import synthetic
-from pagefl.game.players import Fixed, Random, Seen, Setup, Worth
-from pagefl.game.rules import Bias, Floats, Integers, Ranges
-from pagefl.game.sharing import FLOOR
-from pagefl.runtime.run import agreed, make_federation, make_game
+from pagefl.game.game import Game
+from pagefl.game.players.random import RandomClients
+from pagefl.game.players.shared import FLOOR
+from pagefl.game.protocol import Moves, Observation, Outcome, Players, Setup
+from pagefl.game.ranges import Ranges
+from pagefl.game.rewards import DemandRatio
+from pagefl.runtime.simulation import simulate
 
 ROUNDS = {"rounds 1 to 10": range(0, 10), "11 to 30": range(10, 30), "31 to 60": range(30, 60), "61 to 120": range(60, 120)}
 EDGES = np.array([-2.5, -2, -1.5, -1, -0.5, 0, 0.31])  # of the logarithm of lr times epochs
 
 
-class Watched(Random):
+class Watched(RandomClients):
     """At random, and remembering what came of it."""
 
-    sees = True
+    uses_upload_loss = True
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup, Ranges(1e-3, 0.1, 20))
         self.effort: list[Floats] = []
         self.gain: list[Floats] = []
 
-    def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, None]:
-        assert seen is not None
+    def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
         self.before = np.log(seen.loss + FLOOR)
-        lr, epochs, _ = super().lead(round, who, seen)
-        self.effort.append(np.log10(lr * epochs))
-        return lr, epochs, None
+        moves = super().act(round, clients, seen)
+        self.effort.append(np.log10(moves.lr * moves.epochs))
+        return moves
 
-    def learn(self, who: Integers, worth: Worth) -> None:
-        gain = self.before - np.log(worth.given + FLOOR)
+    def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
+        gain = self.before - np.log(outcome.upload_loss + FLOOR)
         self.gain.append(gain - gain.mean())
 
-    def sides(self, setup: Setup) -> tuple["Watched", Fixed]:
-        return self, Fixed(setup)
+
+class WatchedPlayers(Players):
+    def client_policy(self, setup: Setup) -> Watched:
+        return Watched(setup)
 
 
 def play(rule: str) -> Watched:
     task = synthetic(0)
     players = {"name": "page-shared"}  # so that SCAFFOLD is guarded as it is there
     spec = resolve({"task": "synthetic", "algorithm": rule, "players": players, "rounds": 120, "seed": 0})
-    federation = make_federation(task, spec.make_algorithm(), spec)
-    watched = Watched(agreed(federation, spec)[0])
-    game = make_game(federation, watched, spec)
+    follower, leaders = simulate(task, spec.make_algorithm(), spec).game(WatchedPlayers())
+    game = Game(follower, leaders)
     for round in range(1, 121):
-        game.follow(round, game.lead(round, Bias()), Bias())
-    return watched
+        game.play(round, DemandRatio())
+    assert isinstance(leaders.policy, Watched)
+    return leaders.policy
 
 
 def main(path: str) -> None:

@@ -11,8 +11,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from pagefl.core.descent import Batch
-from pagefl.core.model import Model, RowModel
+from pagefl.core.training.descent import Batch
+from pagefl.core.training.model import Model, RowModel
 from pagefl.models.lstm import lstm
 from pagefl.runtime.workers import keep_memory, one_thread
 

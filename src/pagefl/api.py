@@ -12,12 +12,14 @@ from pagefl.experiments import spec as specs
 from pagefl.experiments import verify as certificates
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.certificate import Trial
-from pagefl.game.rules import Bias
+from pagefl.game.rewards import DemandRatio
 from pagefl.report import html
 from pagefl.report.html import last_clients
-from pagefl.runtime import demand, record
+from pagefl.runtime import demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory
-from pagefl.runtime.run import Observe, Run, Say, agreed, make_federation, one_numeric_mode, play
+from pagefl.runtime.halves import Say
+from pagefl.runtime.run import Observe, Run, play
+from pagefl.runtime.simulation import one_numeric_mode, simulate
 from pagefl.runtime.task import Task
 
 
@@ -95,7 +97,7 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
     return Run(*record.read(path), found[0] if found else {}, module, path, over)
 
 
-def tip(directory: Path, ratio: str) -> Bias:
+def tip(directory: Path, ratio: str) -> DemandRatio:
     """Ask a running run for another balance of demand from its next round on."""
     _raw_spec(directory)
     return demand.tip(directory, ratio)
@@ -115,14 +117,15 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
 
     def make(seed: int) -> Any:
         own = first.model_copy(update={"seed": seed})
-        federation = make_federation(own.make_task(), own.make_algorithm(), own)
+        simulation = simulate(own.make_task(), own.make_algorithm(), own)
 
         def work_alone(jobs: list[Any]) -> list[object]:
             with one_numeric_mode():
-                return [federation.work(job) for job in jobs]
+                return [simulation.work(job) for job in jobs]
 
-        federation.run_jobs = work_alone
-        return federation, *agreed(federation, own)
+        clients, server = simulation.clients, simulation.server
+        clients.run_jobs = server.run_jobs = work_alone
+        return clients, server, halves.setup_of(own, clients.size), halves.terms_of(own)
 
     seed, ranges = first.seed, certificates.ranges_of(first)
     views = {"aec": pettingzoo.FederatedAEC, "parallel": pettingzoo.FederatedParallel}

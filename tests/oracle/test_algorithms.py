@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 import torch
 from federations import SETTINGS, data, linear, mlp
+from pagefl.core.batches import draw
+from pagefl.core.engine import Training
+from pagefl.core.federation import Federation
+from pagefl.core.linear import LinearModel
+from pagefl.core.model import RowModel, StackedModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
@@ -24,11 +29,6 @@ from pagefl.algorithms.fedrod import FedRod
 from pagefl.algorithms.pfedme import PFedMe
 from pagefl.algorithms.scaffold import Scaffold
 from pagefl.core import rng
-from pagefl.core.batches import draw
-from pagefl.core.engine import Training
-from pagefl.core.federation import Federation
-from pagefl.core.linear import LinearModel
-from pagefl.core.model import RowModel, StackedModel
 
 SEED = 5
 LR = [0.3, 0.05, 0.1, 0.5, 0.2]

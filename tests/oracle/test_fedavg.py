@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 from federations import SETTINGS, data, linear, mlp
+from pagefl.core.batches import draw
+from pagefl.core.engine import Training
+from pagefl.core.federation import Federation
+from pagefl.core.linear import LinearModel
+from pagefl.core.model import Model, RowModel, StackedModel
 from torch import nn
 
 from pagefl import FederatedData
 from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core import rng
-from pagefl.core.batches import draw
-from pagefl.core.engine import Training
-from pagefl.core.federation import Federation
 from pagefl.core.layout import Layout
-from pagefl.core.linear import LinearModel
-from pagefl.core.model import Model, RowModel, StackedModel
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 from federations import CLASSES, FEATURES, SETTINGS, client, data, linear, task
+from pagefl.core.engine import Training
+from pagefl.core.federation import Federation
+from pagefl.core.model import StackedModel
 
 import pagefl
 from pagefl import FederatedData, Task
@@ -18,10 +21,7 @@ from pagefl.algorithms.local import LocalOnly
 from pagefl.algorithms.pfedme import PFedMe
 from pagefl.algorithms.scaffold import Scaffold
 from pagefl.core.algorithm import Algorithm
-from pagefl.core.engine import Training
-from pagefl.core.federation import Federation
 from pagefl.core.layout import Layout
-from pagefl.core.model import StackedModel
 
 both_modules = pytest.mark.parametrize("module", ["linear", "mlp"])
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from federations import CLASSES, FEATURES, task
 from gymnasium.utils.env_checker import check_env
+from pagefl.game.rules import Ranges
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 from pettingzoo.test.state_test import state_test
 
@@ -17,7 +18,6 @@ from pagefl.core import rng
 from pagefl.experiments.spec import resolve
 from pagefl.game.pettingzoo import SERVER, FederatedAEC, FederatedParallel, SingleSide
 from pagefl.game.players import FixedPlayers, RandomPlayers
-from pagefl.game.rules import Ranges
 from pagefl.runtime.run import make_federation, make_game, one_numeric_mode
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "train_one_side.py"

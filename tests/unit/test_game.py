@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from federations import CLASSES, FEATURES, SETTINGS, task
+from pagefl.game.rules import Bias, Ranges
 
 import pagefl
 from pagefl import FederatedData, Task
 from pagefl.game import PLAYERS, rules
 from pagefl.game.certificate import Deviation, bellman_residual, certify
 from pagefl.game.equilibrium import Rest, Watch
-from pagefl.game.rules import Bias, Ranges
 from pagefl.runtime.demand import Demand, tip
 
 QUICK = {"name": "page", "warm_up": 4, "explore_rounds": 20}

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from federations import task
+from pagefl.core.federation import Federation
 
 import pagefl
 from pagefl.algorithms import ALGORITHMS
-from pagefl.core.federation import Federation
 from pagefl.runtime import workers
 from pagefl.runtime.run import make_federation
 from pagefl.runtime.settings import Settings

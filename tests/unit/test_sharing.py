@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
-
-import pagefl
 from pagefl.core.federation import Uploads, pooled
-from pagefl.experiments.spec import resolve
-from pagefl.game.players import Seen, Setup, Worth
 from pagefl.game.rules import Bias, Ranges
 from pagefl.game.scoring import Scoring
 from pagefl.game.sharing import FLOOR, KEPT, SharedPlayers
+from torch import nn
+
+import pagefl
+from pagefl.experiments.spec import resolve
+from pagefl.game.players import Seen, Setup, Worth
 from pagefl.runtime.run import make_federation, make_game
 from tests.federations import data, linear, task
 

@@ -15,6 +15,8 @@ from .bounds import Count, NotNegative
 class Ditto(Algorithm):
     """FedAvg, and beside it a personal model that each client keeps and pulls towards what it was sent."""
 
+    same_rows = (("kept.personal", "personal"),)
+
     lam: NotNegative = 0.1
     personal_epochs: Count = 20
 

@@ -19,6 +19,8 @@ MOST_PASSES = 100
 class FedAla(Algorithm):
     """Before training, each client mixes its own model and the shared one, element by element, by learned weights."""
 
+    same_rows = (("kept.model", "upload.model", "personal"),)
+
     eta: Positive = 0.2
     share: Share = 0.8
     layers: Count = 1

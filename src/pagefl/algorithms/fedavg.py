@@ -9,3 +9,5 @@ from pagefl.core.algorithm import Algorithm
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     """Clients train the shared model; the server averages. The defaults of every other algorithm."""
+
+    same_rows = (("upload.model", "personal"),)

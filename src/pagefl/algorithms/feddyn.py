@@ -16,6 +16,8 @@ from .bounds import Positive
 class FedDyn(Algorithm):
     """Each client adds what it has moved so far to its loss, so that all local optima come to agree with the global one."""
 
+    same_rows = (("upload.model", "personal"),)
+
     alpha: Positive = 0.01
 
     def server_state(self, row: Tensor) -> State:

@@ -11,6 +11,8 @@ from .bounds import NotNegative
 class FedProx(Algorithm):
     """FedAvg whose clients are pulled back to the model they were sent: + mu/2 |w - W|² in the local loss."""
 
+    same_rows = (("upload.model", "personal"),)
+
     mu: NotNegative = 1e-4
 
     def local(self, clients: Clients) -> Local:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, Clients, Local, State
+from pagefl.core.layout import Layout
 
 from .bounds import Count, Positive, Share
 
@@ -20,6 +21,9 @@ class FedRecon(Algorithm):
     reconstruction_epochs: Count = 2
     support: Share = 0.1
     server_lr: Positive = 0.1
+
+    def upload_state(self, row: Tensor, layout: Layout) -> State:
+        return {"body": row[layout.body]}
 
     def adapt(self, clients: Clients) -> Tensor:
         """Algorithm 1, RECONSTRUCT: from the first head, with the body held fixed."""

@@ -12,8 +12,13 @@ from pagefl.core.layout import Layout
 class LocalOnly(Algorithm):
     """Each client trains its own model, round after round; nothing is sent, so the shared model stays as it began."""
 
+    same_rows = (("kept.model", "personal"),)
+
     def client_state(self, row: Tensor, layout: Layout) -> State:
         return {"model": row}
+
+    def upload_state(self, row: Tensor, layout: Layout) -> State:
+        return {}
 
     def local(self, clients: Clients) -> Local:
         rows = clients.train(clients.kept["model"])

@@ -27,7 +27,7 @@ class PFedMe(Algorithm):
             mu=self.lam,
             anchor=sent,
             repeats=self.inner_steps,
-            follow=clients.lr * self.lam,  # Algorithm 1, line 8: w <- w - eta lambda (w - theta)
+            anchor_rate=clients.lr * self.lam,  # Algorithm 1, line 8: w <- w - eta lambda (w - theta)
         )
         assert w is not None
         return Local(upload={"model": w}, personal=theta)

@@ -47,7 +47,7 @@ def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
     from pagefl.core.errors import UserError
     from pagefl.experiments.settings import NICKNAMES
     from pagefl.experiments.tasks import TASKS
-    from pagefl.game import PLAYERS
+    from pagefl.game.players import PLAYERS
 
     nicknames = {name: PLAYERS[meaning["players"]] for name, meaning in NICKNAMES.items()}
     catalogues: dict[str, dict[str, Callable[..., object]]] = {

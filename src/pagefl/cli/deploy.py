@@ -49,7 +49,7 @@ def data(
 ) -> None:
     """Deal a task's examples out: a file for the server, and one for each client."""
     from pagefl.deploy import parties
-    from pagefl.runtime.run import split
+    from pagefl.runtime.simulation import split
 
     resolved = _spec(spec)
     parties.write(split(resolved.make_task(), resolved), out)

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
-from .descent import Batch, Descended, Direction
 from .layout import Layout
 
-Part = tuple[float, float] | None
+if TYPE_CHECKING:
+    from .training.descent import Batch, Descended
+
 State = dict[str, Tensor]
 
 
 class Facts(NamedTuple):
-    """What a client knows of its own data, and the federation's mean size."""
+    """What clients know of their own data, and the federation's mean size."""
 
     sizes: Tensor  # [n]
     class_counts: Tensor  # [n, classes]
@@ -22,104 +23,106 @@ class Facts(NamedTuple):
 
 
 class Clients(Protocol):
-    """A stack of clients in one round, as an algorithm sees it."""
+    """A stack of n clients in one round, as an algorithm sees it. Every tensor has one row per client."""
 
-    sent: State  # from the server; a row for each client
-    kept: State  # their own; a row for each client; survives the round and never leaves the client
+    sent: State  # from the server
+    kept: State  # each client's own state: it survives the round and never leaves the client
     facts: Facts
     lr: Tensor  # [n]
     epochs: Tensor  # [n]
 
     @property
     def layout(self) -> Layout:
-        """Which columns are the head, the body, a layer."""
+        """Which columns of a row are the head, the body, a layer."""
 
     @property
     def steps(self) -> Tensor:
         """How many steps `train` makes for each client with the round's own epochs."""
 
-    def train(
-        self,
-        rows: Tensor,
-        *,
-        lr: Tensor | None = None,
-        epochs: Tensor | None = None,
-        mu: Tensor | float | None = None,
-        anchor: Tensor | None = None,
-        shift: Tensor | None = None,
-        direction: Direction | None = None,
-        columns: slice | None = None,
-        offset: Tensor | None = None,
-        part: Part = None,
-    ) -> Tensor:
-        """SGD on the clients' own data, in steps along gradient + mu * (row - anchor) + shift, or any `direction`.
+    def train(self, rows: Tensor, **options: Any) -> Tensor:
+        """Train the rows by SGD on the clients' own data. `core.training.options.Options` lists the options."""
 
-        `columns` are trained, the rest stays; `offset` is added to the logits; `part`, such as (0.0, 0.8), is the share of
-        the round's shuffled data to use.
-        """
+    def descend(self, rows: Tensor, **options: Any) -> "Descended":
+        """The same for methods that move two models at once: returns the rows, their anchor, and the personal top."""
 
-    def descend(
-        self,
-        rows: Tensor,
-        *,
-        lr: Tensor | None = None,
-        epochs: Tensor | None = None,
-        mu: Tensor | float | None = None,
-        anchor: Tensor | None = None,
-        offset: Tensor | None = None,
-        repeats: int = 1,
-        follow: Tensor | None = None,
-        top: Tensor | None = None,
-    ) -> Descended:
-        """`train` for methods that move two models at once: the rows and their anchor, or a personal head on top."""
+    def batches(
+        self, *, epochs: Tensor | None = None, part: tuple[float, float] | None = None
+    ) -> Iterator[tuple[Tensor, "Batch"]]:
+        """For methods with steps of their own: the positions of the clients still at work, and their batch."""
 
-    def batches(self, *, epochs: Tensor | None = None, part: Part = None) -> Iterator[tuple[Tensor, Batch]]:
-        """For methods with steps of their own: which clients are at work, and their batch."""
+    def gradient(self, rows: Tensor, batch: "Batch") -> Tensor:
+        """The gradient of each row's mean loss on its batch."""
 
-    def gradient(self, rows: Tensor, batch: Batch) -> Tensor: ...
-
-    def losses(self, rows: Tensor, batch: Batch) -> Tensor: ...
+    def losses(self, rows: Tensor, batch: "Batch") -> Tensor:
+        """Each row's mean loss on its batch."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """What a stack of clients makes of a round."""
+    """The outcome of local training for a stack of clients."""
 
     upload: State  # all that the server will see
-    personal: Tensor  # the models the clients are judged by
+    personal: Tensor  # the models by which the clients are evaluated
     kept: State = field(default_factory=dict)
 
 
 class Algorithm:
-    """Holds its constructor's arguments and nothing else: state comes in and goes out as tensors."""
+    """A federated method. Its defaults are FedAvg, so a method says only where it differs.
 
-    needs_body = False  # True: for models that can be split into a body and a head
+    An algorithm holds its constructor's arguments and nothing else: all state comes in and goes out as tensors. In every
+    round the server sends `send(state)`; clients run `local`, which trains, and returns what they upload, what they keep and
+    the personal models they are evaluated by; the server runs `aggregate`. A stack of clients is trained at once: tensors
+    have one row per client, and the code reads as if there were one.
+
+    FedProx, for example, pulls clients back to the model they were sent:
+
+        @dataclass(frozen=True)
+        class Prox(pagefl.Algorithm):
+            mu: float = 0.01
+
+            def local(self, clients):
+                sent = clients.sent["model"]
+                rows = clients.train(sent, mu=self.mu, anchor=sent)
+                return pagefl.Local(upload={"model": rows}, personal=rows)
+
+        pagefl.run(task="synthetic", algorithm=Prox(mu=0.1))
+    """
+
+    needs_body: ClassVar[bool] = False  # True: only for models with a body and a head
+    # Groups of rows that are always equal, such as (("upload.model", "personal"),): each group is held in memory once.
+    same_rows: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def server_state(self, row: Tensor) -> State:
-        """`model`, the shared model W, is always part of it."""
+        """The server's state before the first round. `model`, the shared model W, must be part of it."""
         return {"model": row}
 
     def client_state(self, row: Tensor, layout: Layout) -> State:
-        """One client's, before the first round."""
+        """What one client keeps, before the first round."""
         return {}
 
+    def upload_state(self, row: Tensor, layout: Layout) -> State:
+        """What one client uploads: names, shapes and types. The values do not matter."""
+        return {"model": row}
+
     def send(self, server: State) -> State:
+        """What the server sends to every client."""
         return {"model": server["model"]}
 
     def adapt(self, clients: Clients) -> Tensor:
-        """What becomes of the shared model before it is judged on somebody's data."""
+        """The shared model as it is fitted to these clients before it is evaluated on their data."""
         return clients.sent["model"]
 
     def local(self, clients: Clients) -> Local:
+        """One round of the clients."""
         rows = clients.train(clients.sent["model"])
         return Local(upload={"model": rows}, personal=rows)
 
     def candidates(self, sent: Tensor, upload: State) -> Tensor:
-        """The models that uploads stand for, as the server can look at them before it weighs them."""
+        """The models that uploads stand for, [n, columns]. The server may evaluate them before it weighs them."""
         return upload.get("model", sent)
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        """`weights` sum to one over those who uploaded; `share` is their part of all clients."""
+        """The server's next state. `weights` sum to one over the clients that uploaded; `share` is their part of all."""
         if not uploads:
             return server
         return {**server, "model": weights @ uploads["model"]}

@@ -42,6 +42,9 @@ class Examples:
         own = slice(int(self.starts[i]), int(self.starts[i + 1]))
         return self.x[own], self.y[own]
 
+    def of_one_owner(self) -> "Examples":
+        return Examples(self.x, self.y, torch.tensor([0, len(self.y)]), self.augment)
+
     def to(self, device: str) -> "Examples":
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
@@ -50,14 +53,39 @@ class Examples:
 
 
 @dataclass(frozen=True)
+class ClientData:
+    """What a block of clients has."""
+
+    train: Examples
+    test: Examples
+    holdout: Examples | None = None  # takes the place of the training data in states and rewards
+
+
+@dataclass(frozen=True)
+class ServerData:
+    """What the server has: `game` may be used in states and rewards, `test` only evaluates."""
+
+    game: Examples
+    test: Examples
+
+
+@dataclass(frozen=True)
 class Splits:
-    """Data by role. The server's two sets are Examples of one owner: `game` may be looked at, `server_test` only judges."""
+    """A whole federation's data by role."""
 
     train: Examples
     test: Examples
     game: Examples
     server_test: Examples
     holdout: Examples | None = None
+
+    @property
+    def of_clients(self) -> ClientData:
+        return ClientData(self.train, self.test, self.holdout)
+
+    @property
+    def of_server(self) -> ServerData:
+        return ServerData(self.game, self.server_test)
 
     def hold_out(self, share: float, seed: int) -> "Splits":
         """Keep a share of every client's training data out of training, for states and rewards."""

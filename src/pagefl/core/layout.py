@@ -40,10 +40,10 @@ class Layout:
         return list(groups.values())
 
     def within(self, columns: slice | None) -> list[str]:
-        """The parameters that lie in these columns."""
+        """The parameters of which something lies in these columns."""
         if columns is None:
             return list(self.columns)
-        return [name for name, own in self.columns.items() if columns.start <= own.start and own.stop <= columns.stop]
+        return [name for name, own in self.columns.items() if columns.start < own.stop and own.start < columns.stop]
 
     def row(self, module: nn.Module) -> Tensor:
         parameters = dict(module.named_parameters())

@@ -5,11 +5,10 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from pagefl.core.algorithm import State
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
-from pagefl.game.rules import Bias
+from pagefl.game.messages import Orders
 
 from . import parties, wire
 from .node import Node
@@ -21,19 +20,20 @@ app = ClientApp()
 @app.query()
 def meet(message: Message, context: Context) -> Message:
     """Who is here, with how many examples, and how the model that was sent does on them."""
-    node, sent, ask = _open(message, context)
-    return Message(wire.pack({}, {**node.begin(sent), NUMBER: ask["number"]}), reply_to=message)
+    node, orders, number = _open(message, context)
+    return Message(wire.pack({}, {**node.meet(orders), NUMBER: number}), reply_to=message)
 
 
 @app.train()
-def lead(message: Message, context: Context) -> Message:
-    """One round: look, choose, train, learn, keep, answer."""
-    node, sent, ask = _open(message, context)
-    upload, told = node.lead(ask["round"], Bias.parse(ask["bias"]), sent)
-    return Message(wire.pack(upload, told, {"run": ask["run"], "round": ask["round"]}), reply_to=message)
+def train(message: Message, context: Context) -> Message:
+    """One round: observe, choose, train, learn, keep, answer."""
+    node, orders, _ = _open(message, context)
+    upload, told = node.answer(orders)
+    asked = message.content[wire.ASK]
+    return Message(wire.pack(upload, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message)
 
 
-def _open(message: Message, context: Context) -> tuple[Node, State, dict]:  # type: ignore[type-arg]
+def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
     config = context.node_config
     spec = specs.of_text(str(context.run_config["spec"]))
     number = _number(config.get("client"), spec)
@@ -41,15 +41,14 @@ def _open(message: Message, context: Context) -> tuple[Node, State, dict]:  # ty
     assert isinstance(asked, ConfigRecord)
     run = str(asked["run"])
     if not run.isalnum():  # it becomes a folder's name
-        raise UserError(f"run = {run!r}: valid are letters and digits")
+        raise UserError(f"run = {run!r}: expected letters and digits")
     data = parties.read_client(Path(str(config["data"])), holdout=spec.holdout > 0)
-    mean_size = float(asked["mean_size"]) if "mean_size" in asked else None  # type: ignore[arg-type]
-    node = Node(spec, number, data, Path(str(config["state"])), run, mean_size)
-    return node, wire.arrays(message.content, node.due), {**asked, "number": number}
+    node = Node(spec, number, data, Path(str(config["state"])), run)
+    return node, wire.orders(message.content, number, *node.due), number
 
 
 def _number(given: object, spec: RunSpec) -> int:
     clients = spec.task["clients"]
     if not isinstance(given, int) or not 0 <= given < clients:
-        raise UserError(f"--node-config client={given}: valid is a number from 0 to {clients - 1}, this node's own")
+        raise UserError(f"--node-config client={given}: expected a number from 0 to {clients - 1}, this node's own")
     return given

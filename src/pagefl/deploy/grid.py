@@ -8,16 +8,15 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from pagefl.core.algorithm import State
 from pagefl.core.errors import UserError
 from pagefl.experiments.spec import RunSpec
-from pagefl.game.rules import Bias
-from pagefl.runtime.run import Say
+from pagefl.game.messages import SIZE, Orders
+from pagefl.runtime.halves import Say
 
 from . import wire
 from .client_app import NUMBER
-from .node import SIZE, told_by
-from .remote import Answers, Reply
+from .node import told_by
+from .remote import Replies, Reply
 
 POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
 MOST_EXAMPLES = 10**9  # that a client may say it has
@@ -38,15 +37,15 @@ class GridNodes:
         self.overdue: set[str] = set()  # messages of earlier rounds that nobody has answered
         self.begun = False
 
-    def meet(self, sent: State) -> dict[int, dict[str, float]]:
+    def meet(self, orders: Orders) -> dict[int, dict[str, float]]:
         """At the start it waits for all, and goes on with those that came if they are enough. Later it waits for nobody."""
         end = monotonic() + self.spec.deploy.patience
-        told = self._introduce(sent)
+        told = self._introduce(orders)
         if self.begun:
             return told
         while len(self.numbers) < self.clients and monotonic() < end:
             sleep(POLL_SECONDS)
-            told |= self._introduce(sent)
+            told |= self._introduce(orders)
         if len(self.numbers) < self.spec.deploy.fewest * self.clients:
             raise UserError(
                 f"{len(self.numbers)} of {self.clients} clients came within deploy.patience = {self.spec.deploy.patience} "
@@ -55,13 +54,13 @@ class GridNodes:
         self.begun = True
         return told
 
-    def _introduce(self, sent: State) -> dict[int, dict[str, float]]:
+    def _introduce(self, orders: Orders) -> dict[int, dict[str, float]]:
         """Ask those who they are that have not been asked, and hear those that have."""
         present = set(self.grid.get_node_ids())
         self.numbers = {node: number for node, number in self.numbers.items() if node in present}
         waiting = {*self.asked_who.values(), *self.numbers}
         fresh = [node for node in sorted(present - waiting) if monotonic() >= self.not_before.get(node, 0.0)]
-        content = wire.pack(sent, ask={"run": self.run})
+        content = wire.pack_orders(orders, self.run)
         messages = [Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in fresh]
         self.asked_who |= dict(zip(self.grid.push_messages(messages), fresh, strict=True))
         found = {}
@@ -88,11 +87,11 @@ class GridNodes:
             raise wire.Refused(f"it says that it has {size} examples")
         return int(number), told
 
-    def ask(self, round: int, bias: Bias, sent: State, mean_size: float, who: list[int]) -> Answers:
-        late = self._count_late()
+    def ask(self, orders: Orders) -> Replies:
+        late, round = self._count_late(), orders.round
         here = {number: node for node, number in self.numbers.items()}
-        asked = [number for number in who if number in here]
-        content = wire.pack(sent, ask={"run": self.run, "round": round, "bias": str(bias), "mean_size": mean_size})
+        asked = [number for number in orders.clients.tolist() if number in here]
+        content = wire.pack_orders(orders, self.run)
         messages = [
             Message(content, dst_node_id=here[number], message_type=MessageType.TRAIN, group_id=str(round)) for number in asked
         ]
@@ -110,8 +109,8 @@ class GridNodes:
                     refused[number] = str(reason)
             sleep(POLL_SECONDS if waiting else 0)
         self.overdue |= set(waiting)
-        missing = len(who) - len(replies) - len(refused)
-        return Answers(dict(sorted(replies.items())), refused, missing, late)
+        missing = len(orders.clients) - len(replies) - len(refused)
+        return Replies(replies, refused, missing, late)
 
     def _checked(self, reply: Message | None, round: int) -> Reply:
         content = _content(reply)

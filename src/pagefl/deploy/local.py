@@ -21,7 +21,9 @@ from pagefl.experiments import sweep
 from pagefl.experiments.spec import RunSpec
 from pagefl.runtime import record
 from pagefl.runtime.directory import SPEC, RunDirectory
-from pagefl.runtime.run import Observe, Say, split
+from pagefl.runtime.halves import Say
+from pagefl.runtime.run import Observe
+from pagefl.runtime.simulation import split
 
 from . import app, keys, parties
 from .server_app import LOCK, LOG, OUTCOME

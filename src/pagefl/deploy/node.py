@@ -1,24 +1,20 @@
-"""Node: one client where its data are. It plays the clients' half of the game, and keeps its state on its own disk."""
+"""Node: one client where its data are. It plays the clients' turn, and keeps its state on its own disk."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pagefl.core.algorithm import State
 from pagefl.core.errors import UserError
-from pagefl.core.examples import Splits
+from pagefl.core.examples import ClientData
 from pagefl.experiments.spec import RunSpec
-from pagefl.game.game import FederatedGame
-from pagefl.game.players import Fixed
-from pagefl.game.rules import Bias, Floats, Integers
-from pagefl.runtime import checkpoint
+from pagefl.game.leaders import Leaders
+from pagefl.game.messages import SIZE, Answer, Orders
+from pagefl.runtime import checkpoint, halves
 from pagefl.runtime.directory import RunDirectory
-from pagefl.runtime.run import agreed, make_federation, one_numeric_mode
-from pagefl.runtime.task import Task
+from pagefl.runtime.simulation import one_numeric_mode
 
-SIZE = "size"
 TELLS = {  # what a spec may let a client tell, beside its upload and the number of its examples
     "accuracy": ("test_accuracy", "before_accuracy"),
     "loss": ("test_loss", "before_loss", "train_loss"),
@@ -27,87 +23,57 @@ TELLS = {  # what a spec may let a client tell, beside its upload and the number
 }
 
 
-ME = np.array([0])  # the only client here
-
-
 def told_by(spec: RunSpec) -> set[str]:
     return {SIZE, *(name for group in spec.deploy.tells for name in TELLS[group])}
 
 
 class Node:
-    """What it keeps is from the last two rounds, so that a server that was killed may ask for its last one again."""
+    """It keeps its state of the last two rounds, so that a server that was killed may ask for its last round again."""
 
-    def __init__(
-        self, spec: RunSpec, number: int, data: Splits, folder: Path, run: str, mean_size: float | None = None
-    ) -> None:
+    def __init__(self, spec: RunSpec, number: int, data: ClientData, folder: Path, run: str) -> None:
         self.spec, self.folder = spec, folder / run
-        task = spec.make_task()
-        own = Task(task.name, task.module, data)
-        federation = make_federation(own, spec.make_algorithm(), spec, first=number, mean_size=mean_size)
-        setup, terms = agreed(federation, spec, first=number)
-        self.federation = federation
-        self.game = FederatedGame(federation, spec.make_players().sides(setup)[0], Fixed(setup), setup, terms)
+        begin = halves.start(spec.make_task(), spec.make_algorithm(), spec, [data.train, data.test])
+        half = halves.client_half(begin, data, first=number)
+        setup = halves.setup_of(spec, 1, number)
+        self.leaders = Leaders(half, spec.make_players().client_policy(setup), setup, halves.terms_of(spec))
 
     @property
-    def due(self) -> dict[str, torch.Size]:
-        """What the server sends: the algorithm's, and what sharing players act by."""
-        sent = {name: torch.Size(rows.shape[1:]) for name, rows in self.federation.sent.items()}
-        return {**sent, **{name: value.shape for name, value in self.game.leaders.shared.items()}}
+    def due(self) -> tuple[dict[str, torch.Size], dict[str, torch.Size]]:
+        """What the server sends, by name and shape: the algorithm's, and the policy's."""
+        sent = {name: torch.Size(rows.shape[1:]) for name, rows in self.leaders.half.sent.items()}
+        return sent, {name: value.shape for name, value in self.leaders.policy.received.items()}
 
-    def begin(self, sent: State) -> dict[str, float]:
-        """The first model on this client's data."""
+    def meet(self, orders: Orders) -> dict[str, float]:
+        """The model that was sent, on this client's data."""
         with one_numeric_mode():
-            self._receive(sent)
-            test, reward = self.game.begin()
+            answer = self.leaders.meet(orders)
+        assert answer is not None
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / checkpoint.NAME).exists():
             self._save(0)
-        scores = {"test_accuracy": test.accuracy, "test_loss": test.loss, "train_loss": reward.loss}
-        scores |= {"before_accuracy": test.accuracy, "before_loss": test.loss}
-        return self._tell({name: float(value[0]) for name, value in scores.items()})
+        return self._told(answer)
 
-    def lead(self, round: int, bias: Bias, sent: State) -> tuple[State, dict[str, float]]:
-        """Look at what was sent, choose, train, learn, and keep the outcome before anybody hears of it."""
+    def answer(self, orders: Orders) -> tuple[State, dict[str, float]]:
+        """One round. Its outcome is on the disk before anybody hears of it."""
         with RunDirectory(self.folder).alone(), one_numeric_mode():  # one that a killed node left behind may still be at work
-            self._load(round)
-            self._receive(sent)
-            led = self.game.lead(round, bias, ME)
-            self._save(round)
-        trained = led.trained
-        upload = {name: rows[0] for name, rows in self.federation.uploads.items()}
-        upload |= {name: rows[0] for name, rows in led.lessons.items()}
-        found: dict[str, Floats | Integers | Tensor] = {
-            "lr": led.lr,
-            "epochs": led.epochs,
-            "before_accuracy": trained.before.accuracy,
-            "before_loss": trained.before.loss,
-        }
-        found |= {"critic_loss": led.losses.critic, "actor_loss": led.losses.actor} if led.losses else {}
-        if len(trained.ids):
-            found |= {"test_accuracy": trained.test.accuracy, "test_loss": trained.test.loss}
-            found |= {"train_loss": trained.train.loss, "reward": led.rewards}
-        else:  # it diverged: the server is to see that, and to leave it out
+            self._load(orders.round)
+            answer = self.leaders.answer(orders)
+            self._save(orders.round)
+        me = np.array([0])
+        half, policy = self.leaders.half, self.leaders.policy
+        upload = {name: rows[0] for name, rows in {**half.uploads_of(me), **policy.experience(me)}.items()}
+        if not len(answer.clients):  # it diverged: the server is to see that, and to leave it out
             upload = {name: torch.full_like(value, torch.nan) for name, value in upload.items()}
-        return upload, self._tell({name: float(value[0]) for name, value in found.items()})
+        return upload, self._told(answer)
 
-    def _receive(self, sent: State) -> None:
-        policy = self.game.leaders.shared
-        self.federation.receive({name: value for name, value in sent.items() if name not in policy})
-        for name, value in policy.items():
-            value.copy_(sent[name])
-
-    def _tell(self, found: dict[str, float]) -> dict[str, float]:
-        found[SIZE] = float(self.federation.data["train"].sizes[0])
-        return {name: found.get(name, float("nan")) for name in told_by(self.spec)}
-
-    def _state(self) -> State:
-        return {**self.federation.state(), **self.game.tensors}
+    def _told(self, answer: Answer) -> dict[str, float]:
+        return {name: float(answer.told[name][0]) for name in told_by(self.spec)}
 
     def _save(self, round: int) -> None:
-        checkpoint.save(self.folder, {n: v for n, v in self._state().items() if not n.startswith("server.")}, {"round": round})
+        checkpoint.save(self.folder, self.leaders.state(), {"round": round})
 
     def _load(self, round: int) -> None:
-        """As it was before this round."""
+        """The state from before this round."""
         current, previous = self.folder / checkpoint.NAME, self.folder / checkpoint.PREVIOUS
         for path in (current, previous):
             try:
@@ -117,7 +83,6 @@ class Node:
             if facts["round"] < round:
                 if path == previous:  # what came after it is to be played again
                     previous.replace(current)
-                self.federation.load({**self.federation.state(), **tensors})
-                self.game.load(tensors)
+                self.leaders.load(tensors)
                 return
         raise UserError(f"{self.folder}: there is no state from before round {round}; restore it, or start a new run")

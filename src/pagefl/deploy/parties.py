@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pagefl.core.errors import UserError
-from pagefl.core.examples import Examples, Splits
+from pagefl.core.examples import ClientData, Examples, ServerData, Splits
 from pagefl.data.augment import crop_and_flip
 
 SERVER = "server.safetensors"
@@ -37,21 +37,19 @@ def _flat(parts: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def read_client(path: Path, holdout: bool) -> Splits:
-    """A federation of one. It has nothing of the server's: its own examples stand there, and are never looked at."""
+def read_client(path: Path, holdout: bool) -> ClientData:
+    """A block of one client."""
     tensors, facts = _read(path, ["train", "test", *(["holdout"] if holdout else [])], ["holdout"])
     augment = AUGMENTS.get(facts.get("augment", ""))
     train = Examples.of([tensors["train"]], augment)
     test, held = (Examples.of([tensors[role]]) if role in tensors else None for role in ("test", "holdout"))
     assert test is not None
-    return Splits(train, test, test, test, held)
+    return ClientData(train, test, held)
 
 
-def read_server(path: Path) -> Splits:
-    """The server's two halves. It has nobody's training data: its game half stands there, to rehearse a round with."""
+def read_server(path: Path) -> ServerData:
     tensors, _ = _read(path, ["game", "server_test"])
-    game, test = (Examples.of([tensors[role]]) for role in ("game", "server_test"))
-    return Splits(game, game, game, test, game)
+    return ServerData(*(Examples.of([tensors[role]]) for role in ("game", "server_test")))
 
 
 def _read(path: Path, roles: list[str], perhaps: Sequence[str] = ()) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, str]]:

@@ -13,14 +13,17 @@ from flwr.serverapp import Grid, ServerApp
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
-from pagefl.game.players import Fixed
+from pagefl.game.follower import Follower
+from pagefl.game.game import Game
+from pagefl.runtime import halves
 from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
-from pagefl.runtime.run import Run, Say, agreed, loop, make_federation, one_numeric_mode
-from pagefl.runtime.task import Task
+from pagefl.runtime.halves import Say
+from pagefl.runtime.run import Run, loop
+from pagefl.runtime.simulation import one_numeric_mode
 
 from . import parties
 from .grid import GridNodes
-from .remote import RemoteGame, ServerHalf
+from .remote import RemoteClients
 
 RUN_ID, LOG, LOCK, OUTCOME = "run-id", "deploy.log", "server.lock", "outcome.json"
 app = ServerApp()
@@ -47,23 +50,19 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
     """From the start, or from the checkpoint in `out`; one is made after every round, as a node keeps only two rounds."""
     spec = specs.of_text(spec_text).model_copy(update={"checkpoint_seconds": 0.0, "workers": 1})
     _check(spec, out)
-    task = spec.make_task()
-    clients = spec.task["clients"]
+    task, players, clients = spec.make_task(), spec.make_players(), spec.task["clients"]
     with one_numeric_mode():
-        own = Task(task.name, task.module, parties.read_server(data))
-        federation = make_federation(own, spec.make_algorithm(), spec, say, kind=partial(ServerHalf, clients=clients))
-        assert isinstance(federation, ServerHalf)
-        setup, terms = agreed(federation, spec)
-        setup = setup._replace(clients=clients, sizes=np.zeros(clients, np.int64))
-        leaders, follower = spec.make_players().sides(setup)
-        leaders = leaders if leaders.shared else Fixed(setup)  # what clients do not share, they have on their nodes
-        lessons = {name: rows.shape[1:] for name, rows in leaders.lessons(np.array([0])).items()}
-        nodes = GridNodes(grid, spec, {**federation.due, **lessons}, _run_id(out), say)
-        limits = {"largest_norm": spec.deploy.largest_norm, "fewest": spec.deploy.fewest}
-        game = RemoteGame(federation, nodes, leaders, follower, setup, terms, **limits, say=say)
+        examples = parties.read_server(data)
+        begin = halves.start(task, spec.make_algorithm(), spec, [examples.game, examples.test], say)
+        half, terms = halves.server_half(begin, examples, clients), halves.terms_of(spec)
+        follower = Follower(half, players.server_policy(halves.setup_of(spec, clients)), terms)
+        experience = players.client_policy(halves.setup_of(spec, 1)).experience(np.array([0]))
+        due = {name: rows.shape[1:] for name, rows in {**half.uploads, **experience}.items()}
+        nodes = GridNodes(grid, spec, due, _run_id(out), say)
+        remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), terms, spec.deploy, say)
         make_module = partial(task.fresh_module, spec.seed)
         # Stopped, it stops at once: a SuperLink that is gone would keep it waiting for the round's end.
-        return loop(game, make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say, polite=False)
+        return loop(Game(follower, remote), make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say)
 
 
 def _check(spec: RunSpec, out: Path) -> None:

@@ -9,6 +9,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from pagefl.core.algorithm import State
+from pagefl.game.messages import Orders
+from pagefl.game.rewards import DemandRatio
 
 ARRAYS, NUMBERS, ASK = "arrays", "numbers", "ask"
 RAW = "raw float32"
@@ -27,6 +29,28 @@ def pack(
     if ask is not None:
         records[ASK] = ConfigRecord(dict(ask))
     return records
+
+
+def pack_orders(orders: Orders, run: str) -> RecordDict:
+    """To a node: it trains if there is a round, and otherwise tells who it is."""
+    ask: dict[str, int | float | str] = {"run": run}
+    if orders.round:
+        ask |= {"round": orders.round, "demand": str(orders.demand), "mean_size": orders.mean_size}
+    return pack({**orders.sent, **orders.policy}, ask=ask)
+
+
+def orders(records: RecordDict, number: int, sent: Mapping[str, torch.Size], policy: Mapping[str, torch.Size]) -> Orders:
+    """On the node of one client, by what is due."""
+    found, ask = arrays(records, {**sent, **policy}), records[ASK]
+    assert isinstance(ask, ConfigRecord)
+    return Orders(
+        round=int(ask.get("round", 0)),  # type: ignore[arg-type]
+        clients=np.array([number]),
+        sent={name: found[name] for name in sent},
+        policy={name: found[name] for name in policy},
+        demand=DemandRatio.parse(str(ask.get("demand", "1:1"))),
+        mean_size=float(ask.get("mean_size", 1.0)),  # type: ignore[arg-type]
+    )
 
 
 def _array(value: Tensor) -> Array:

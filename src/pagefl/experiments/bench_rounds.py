@@ -10,13 +10,15 @@ from rich.table import Table
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
-from pagefl.game.learning import PagePlayers
-from pagefl.game.players import Players
-from pagefl.game.sharing import SharedPlayers
+from pagefl.game.game import Game
+from pagefl.game.players.page import Page
+from pagefl.game.players.shared import PageShared
+from pagefl.game.protocol import Players
 from pagefl.runtime.demand import Demand
 from pagefl.runtime.rounds import Rounds
-from pagefl.runtime.run import make_federation, make_game, one_numeric_mode, play
+from pagefl.runtime.run import play
 from pagefl.runtime.settings import Settings
+from pagefl.runtime.simulation import one_numeric_mode, simulate
 
 from . import settings as paper
 from .tasks import synthetic
@@ -58,15 +60,15 @@ def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
     for clients in (4,) if quick else (100, 1000):
         say(f"{clients} clients …")
         # The warm-up is a minibatch of the replay, so that agents learn in the rounds that are timed.
-        results[str(clients)] = _split(clients, PagePlayers(warm_up=32), warm=33, quick=quick)
+        results[str(clients)] = _split(clients, Page(warm_up=32), warm=33, quick=quick)
     return {"players": "page", "clients": results}
 
 
 def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
     """What agents take of a round: one for each client, or one that all share; the server's one action a client, or a score."""
     kinds: dict[str, tuple[Players, int]] = {
-        "page": (PagePlayers(warm_up=32), 33),
-        "page-shared": (SharedPlayers(warm_up=2), 3),
+        "page": (Page(warm_up=32), 33),
+        "page-shared": (PageShared(warm_up=2), 3),
     }
     results: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
     for clients in (4,) if quick else (100, 1000, 10_000):
@@ -91,40 +93,47 @@ def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, 
     # Only the first of so many rounds are played: those in which agents explore and learn.
     settings = Settings(**{**W, "rounds": 1000, "workers": 1})
     spent: dict[str, float] = defaultdict(float)
+    running: list[str] = []
 
     def clock(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed_call(*words: Any, **options: Any) -> Any:
             start = perf_counter()
+            running.append(part)
             try:
                 return call(*words, **options)
             finally:
+                running.pop()
                 spent[part] += perf_counter() - start
+                if running:  # an agent has asked for an evaluation: that is not the agent's time
+                    spent[running[-1]] -= perf_counter() - start
 
         return timed_call
 
     with one_numeric_mode():
-        federation = make_federation(synthetic(0, clients), Algorithm(), settings)
-        game = make_game(federation, players, settings)
-        rounds = Rounds(game, settings, Demand([], None))
+        simulation = simulate(synthetic(0, clients), Algorithm(), settings)
+        follower, leaders = simulation.game(players)
+        rounds = Rounds(Game(follower, leaders), settings, Demand([], None))
         for _ in range(warm):
             rounds.play()
         for part, owner, name in (
-            ("training", federation.model, "descend"),
-            ("evaluation", federation.model, "score"),
-            ("evaluation", federation.model, "accuracies"),
-            ("client agents", game.leaders, "lead"),
-            ("client agents", game.leaders, "learn"),
-            ("client agents", game.leaders, "share"),
-            ("server agent", game.follower, "follow"),
-            ("server agent", game.follower, "learn"),
-            ("aggregation", federation, "aggregate"),
+            ("training", simulation.clients.model, "descend"),
+            ("evaluation", simulation.clients.model, "score"),
+            ("evaluation", simulation.clients.model, "accuracies"),
+            ("client agents", leaders.policy, "observe"),
+            ("client agents", leaders.policy, "act"),
+            ("client agents", leaders.policy, "reward"),
+            ("client agents", follower.policy, "update"),
+            ("server agent", follower.policy, "observe"),
+            ("server agent", follower.policy, "act"),
+            ("server agent", follower.policy, "reward"),
+            ("aggregation", simulation.server, "aggregate"),
         ):
             setattr(owner, name, clock(part, getattr(owner, name)))
         start = perf_counter()
         epochs = sum(rounds.play()[0]["mean_epochs"] for _ in range(timed)) / timed
         total = perf_counter() - start
     spent["the rest"] = total - sum(spent.values())
-    size = federation.personal.numel() * federation.personal.element_size()
+    size = simulation.clients.storage.personal.nbytes
     return {
         "seconds_per_round": total / timed,
         "mean_epochs": epochs,

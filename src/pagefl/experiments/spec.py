@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
-from pagefl.game import PLAYERS
-from pagefl.game.players import Players
+from pagefl.game.players import PLAYERS
+from pagefl.game.protocol import Players
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 

@@ -7,12 +7,14 @@ import numpy as np
 
 from pagefl.core.errors import UserError
 from pagefl.game.certificate import Finding, Trial, bellman_residual, certify_game
-from pagefl.game.rules import Ranges
+from pagefl.game.game import Game
+from pagefl.game.ranges import Ranges
 from pagefl.runtime import checkpoint, record
 from pagefl.runtime.demand import Demand
 from pagefl.runtime.directory import stages_of
+from pagefl.runtime.halves import Say
 from pagefl.runtime.rounds import Rounds
-from pagefl.runtime.run import Say, make_federation, make_game, one_numeric_mode, with_workers
+from pagefl.runtime.simulation import one_numeric_mode, simulate
 
 from . import settings as paper
 from .spec import RunSpec
@@ -35,16 +37,17 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
     ranges = ranges_of(spec)
     findings: list[Finding] = []
     with one_numeric_mode():
-        federation = make_federation(spec.make_task(), spec.make_algorithm(), spec, say)
-        game = make_game(federation, spec.make_players(), spec)
+        simulation = simulate(spec.make_task(), spec.make_algorithm(), spec, say)
+        follower, leaders = simulation.game(spec.make_players())
         demand = Demand(spec.shifts(), directory)
-        rounds = Rounds(game, spec, demand)
-        with with_workers(federation, spec):
+        rounds = Rounds(Game(follower, leaders), spec, demand, simulation.models)
+        with simulation.with_workers():
             for path in stages:
                 tensors, facts = checkpoint.read(path)
                 rounds.restore(tensors, facts)
                 say(f"stage {facts['round']}: replaying {trial.horizon} rounds with one move changed")
-                findings += certify_game(game, facts["round"], demand.known(facts["round"] + 1), ranges, spec.gamma, trial)
+                asked = demand.known(facts["round"] + 1)
+                findings += certify_game(follower, leaders, facts["round"], asked, ranges, spec.gamma, trial)
     history = record.history(record.read(directory)[0])
     residuals = {
         who: bellman_residual(

@@ -1,14 +1,1 @@
-"""The registry of players: a name leads to the class whose arguments are their settings."""
-
-from .learning import DapFlPlayers, PagePlayers
-from .players import FixedPlayers, Players, RandomPlayers, SchedulePlayers
-from .sharing import SharedPlayers
-
-PLAYERS: dict[str, type[Players]] = {
-    "fixed": FixedPlayers,
-    "random": RandomPlayers,
-    "schedule": SchedulePlayers,
-    "dapfl": DapFlPlayers,
-    "page": PagePlayers,
-    "page-shared": SharedPlayers,
-}
+"""Federated learning as a game: clients choose lr and epochs, the server chooses weights."""

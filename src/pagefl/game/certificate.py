@@ -12,11 +12,16 @@ from typing import NamedTuple
 import numpy as np
 
 from pagefl.core import rng
-from pagefl.core.federation import Uploads
+from pagefl.core.algorithm import State
+from pagefl.core.arrays import Floats, Integers
 
-from .game import FederatedGame
-from .players import Apart, Follower, Leaders, Seen
-from .rules import Bias, Floats, Integers, Ranges
+from .follower import Follower
+from .game import Game
+from .leaders import Leaders
+from .protocol import ClientPolicy, Moves, Observation, ServerPolicy
+from .ranges import Ranges
+from .rewards import DemandRatio
+from .uploads import Uploads
 
 Move = tuple[float, ...]  # a client's (lr, epochs), or the server's weights
 
@@ -64,33 +69,38 @@ class Trial:
     seed: int = 0
 
 
-def certify_game(game: FederatedGame, stage: int, bias: Bias, ranges: Ranges, gamma: float, trial: Trial) -> list[Finding]:
-    """From the game's present state, which is the end of round `stage`; it is left as it was found."""
-    federation = game.federation
-    start = {name: value.clone() for name, value in federation.state().items()}
-    for side in (game.leaders, game.follower):
-        side.freeze()
-    ids = federation.participants(stage + 1, game.terms.participation)
+def certify_game(
+    follower: Follower, leaders: Leaders, stage: int, demand: DemandRatio, ranges: Ranges, gamma: float, trial: Trial
+) -> list[Finding]:
+    """From the present state, which is the end of round `stage`. It is left as it was found."""
+    start = {name: value.clone() for name, value in {**follower.half.state(), **leaders.half.state()}.items()}
+    clients, server = leaders.policy, follower.policy
+    clients.freeze()
+    server.freeze()
+    game = Game(follower, leaders)
+
+    def back() -> None:
+        leaders.policy, follower.policy = clients, server
+        follower.half.load(start)
+        leaders.half.load(start)
 
     def replay(deviation: Deviation | None) -> dict[str, float]:
-        federation.load(start)
-        leaders, follower = game.leaders, game.follower
+        back()
         if deviation is not None and deviation.player == "server":
-            game.follower = OtherWeights(follower, stage + 1, np.array(deviation.move))
+            follower.policy = OtherWeights(server, stage + 1, np.array(deviation.move))
         elif deviation is not None:
-            game.leaders = OtherMove(leaders, stage + 1, int(deviation.player.removeprefix("client ")), deviation.move)
-        payoffs = {"server": 0.0, **{f"client {i}": 0.0 for i in range(federation.size)}}
+            leaders.policy = OtherMove(clients, stage + 1, int(deviation.player.removeprefix("client ")), deviation.move)
+        payoffs = {"server": 0.0, **{f"client {i}": 0.0 for i in range(leaders.half.size)}}
         for ahead in range(trial.horizon):
-            led = game.lead(stage + 1 + ahead, bias)
-            followed = game.follow(stage + 1 + ahead, led, bias)
-            payoffs["server"] += gamma**ahead * followed.reward
-            for client, reward in zip(led.trained.ids, led.rewards, strict=True):
-                payoffs[f"client {client}"] += gamma**ahead * float(reward)
-        game.leaders, game.follower = leaders, follower
+            played = game.play(stage + 1 + ahead, demand)
+            payoffs["server"] += gamma**ahead * played.reward
+            for client in played.answer.clients:
+                payoffs[f"client {client}"] += gamma**ahead * float(played.answer.told["reward"][client])
         return payoffs
 
+    ids = follower.half.participants(stage + 1, follower.terms.participation)
     findings = certify(stage, replay, deviations(ids, ranges, trial, stage))
-    federation.load(start)
+    back()
     return findings
 
 
@@ -108,32 +118,37 @@ def deviations(ids: Integers, ranges: Ranges, trial: Trial, stage: int) -> list[
     return [*result, *(Deviation("server", tuple(choice)) for choice in weights)]
 
 
-class OtherMove(Apart):
-    """Leaders of whom one does something else in one round."""
+class OtherMove(ClientPolicy):
+    """A frozen policy of which one client does something else in one round."""
 
-    def __init__(self, leaders: Leaders, round: int, client: int, move: Move) -> None:
-        self.leaders, self.round, self.client, self.move = leaders, round, client, move
-        self.sees, self.learn, self.tensors = leaders.sees, leaders.learn, leaders.tensors
-        self.load, self.freeze = leaders.load, leaders.freeze
+    def __init__(self, policy: ClientPolicy, round: int, client: int, move: Move) -> None:
+        super().__init__(policy.setup)
+        self.policy, self.round, self.client, self.move = policy, round, client, move
 
-    def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, None]:
-        lr, epochs, _ = self.leaders.lead(round, who, seen)
+    @property
+    def received(self) -> State:
+        return self.policy.received
+
+    def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
+        lr, epochs = self.policy.act(round, clients, seen)
         if round == self.round:
-            lr[who == self.client], epochs[who == self.client] = self.move[0], int(self.move[1])
-        return lr, epochs, None
+            lr[clients == self.client], epochs[clients == self.client] = self.move[0], int(self.move[1])
+        return Moves(lr, epochs)
 
 
-class OtherWeights:
-    """A follower that does something else in one round."""
+class OtherWeights(ServerPolicy):
+    """A frozen policy that does something else in one round."""
 
-    def __init__(self, follower: Follower, round: int, weights: Floats) -> None:
-        self.follower, self.round, self.weights = follower, round, weights
-        self.sees, self.learn, self.tensors = follower.sees, follower.learn, follower.tensors
-        self.load, self.freeze = follower.load, follower.freeze
+    def __init__(self, policy: ServerPolicy, round: int, weights: Floats) -> None:
+        super().__init__(policy.setup)
+        self.policy, self.round, self.weights = policy, round, weights
 
-    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, None]:
-        weights, _ = self.follower.follow(round, who, uploads)
-        return (self.weights / self.weights.sum() if round == self.round else weights), None
+    @property
+    def sent(self) -> State:
+        return self.policy.sent
+
+    def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
+        return self.weights / self.weights.sum() if round == self.round else self.policy.act(round, clients, uploads)
 
 
 def bellman_residual(rewards: Floats, payoffs: Floats, gamma: float) -> float:

@@ -1,4 +1,4 @@
-"""A side of the game that learns: stacked DDPG agents that see a state, act, and are told what it was worth."""
+"""Learner: one side's stacked DDPG agents. They observe a state and learn, act, and are told their reward."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +11,9 @@ from pagefl.agents import networks
 from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
 from pagefl.agents.noise import OuNoise, fading
 from pagefl.core import rng
+from pagefl.core.arrays import Floats, Integers
 
-from .rules import Floats, Integers
-
-Scale = Literal["raw", "log", "standard"]  # rewards as they are; their logarithm; by mean and spread of the replay
+Scale = Literal["raw", "log", "standard"]  # rewards as they are, their logarithm, or by the mean and spread of the replay
 
 
 @dataclass(frozen=True)
@@ -68,24 +67,26 @@ class Learner:
             if not name.startswith("replay."):
                 value.copy_(tensors[name])
 
-    def act(self, round: int, who: Integers, state: Floats) -> tuple[Floats, Losses | None]:
-        """Complete the last transition, learn, and choose."""
+    def observe(self, round: int, who: Integers, state: Floats) -> Losses | None:
+        """Complete the last transition by the state that followed it, and learn. Losses are NaN for who did not learn."""
+        if self.frozen:
+            return None
+        agents = torch.from_numpy(who)
+        self._complete(agents, torch.from_numpy(state).float())
+        return self._learn(round, agents) if round > self.learning.warm_up else None
+
+    def act(self, round: int, who: Integers, state: Floats) -> Floats:
         agents, seen = torch.from_numpy(who), torch.from_numpy(state).float()
         if self.frozen:
-            return self.ddpg.act(agents, seen).double().numpy(), None
-        self._complete(agents, seen)
-        losses = None
+            return np.asarray(self.ddpg.act(agents, seen).double().numpy())
         if round > self.learning.warm_up:
-            losses = self._learn(round, agents)
-            action = self.ddpg.act(agents, seen) + self._explore(round, agents)
-            action = action.clamp(-1, 1)
+            action = (self.ddpg.act(agents, seen) + self._explore(round, agents)).clamp(-1, 1)
         else:
             action = torch.from_numpy(2 * rng.uniforms(self._keys("warm-up", round, who), self.ddpg.actions) - 1).float()
         self.waiting["state"][agents], self.waiting["action"][agents] = seen, action
-        self.waiting["ready"][agents] = False
-        return action.double().numpy(), losses
+        return np.asarray(action.double().numpy())
 
-    def learn(self, who: Integers, rewards: Floats) -> None:
+    def reward(self, who: Integers, rewards: Floats) -> None:
         """What the last action of these agents was worth."""
         if self.frozen:
             return
@@ -99,6 +100,7 @@ class Learner:
         who = agents[ready]
         states, actions, rewards = (self.waiting[name][who] for name in ("state", "action", "reward"))
         self.ddpg.replay.add(who, states, actions, rewards, seen[ready])
+        self.waiting["ready"][agents] = False
 
     def _learn(self, round: int, agents: Tensor) -> Losses | None:
         size = self.learning.ddpg.batch_size
@@ -109,7 +111,9 @@ class Learner:
         batch = self.ddpg.replay.sample(able, chance)
         if self.learning.rewards == "standard":
             batch = batch.standardised(*self.ddpg.replay.reward_moments(able))
-        return self.ddpg.update(able, batch)
+        losses = self.ddpg.update(able, batch)
+        learned = torch.isin(agents, able)
+        return Losses(*(torch.full([len(agents)], torch.nan).masked_scatter(learned, part) for part in losses))
 
     def _explore(self, round: int, agents: Tensor) -> Tensor:
         share = fading(round, self.learning.explore_rounds) if self.learning.explore_rounds else 0.0

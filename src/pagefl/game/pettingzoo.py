@@ -4,7 +4,7 @@ Names and dicts live here; inside are arrays with an entry for each client. Acti
 the server's score of every client. Whoever does not take part in a stage is asked too, but moves and earns nothing.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import gymnasium
@@ -12,137 +12,136 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Space
 from pettingzoo import AECEnv, ParallelEnv
-from torch import Tensor
 
 from pagefl.agents.ddpg import Losses
+from pagefl.core.algorithm import State
+from pagefl.core.arrays import Floats, Integers
+from pagefl.core.clients import ClientHalf
 from pagefl.core.errors import UserError
-from pagefl.core.federation import Federation, Uploads
+from pagefl.core.server import ServerHalf
 
-from .game import FederatedGame, Followed, Led, Terms
-from .players import FixedPlayers, Follower, Leaders, Players, Seen, Setup, Worth
-from .rules import Bias, Floats, Integers, Ranges
+from .follower import Follower, Round
+from .game import Game
+from .leaders import Leaders
+from .messages import Answer, Orders
+from .protocol import ClientPolicy, Moves, Observation, Outcome, Players, ServerPolicy, Setup
+from .ranges import Ranges
+from .rewards import DemandRatio
+from .terms import Terms
+from .uploads import Uploads
 
 SERVER = "server"
-FAIR = Bias()
+FAIR = DemandRatio()
 Array = npt.NDArray[np.float32]
 Info = dict[str, Any]
-Make = Callable[[int], tuple[Federation, Setup, Terms]]  # everything that a seed decides
+Make = Callable[[int], tuple[ClientHalf, ServerHalf, Setup, Terms]]  # everything that a seed decides
 
 
-class Handed:
-    """Moves from outside bring no state of their own that a run could save, load or freeze."""
+class HandedClients(ClientPolicy):
+    """Some clients' moves are handed in; the others are played by a policy."""
 
-    tensors: dict[str, Tensor] = {}  # noqa: RUF012 (never written)
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        pass
-
-    def freeze(self) -> None:
-        pass
-
-
-class HandedLeaders(Handed):
-    """Leaders whose moves are handed in, beside others who choose for themselves."""
-
-    sees = False  # the stages have looked already; `seen` is what they saw, of every client
-    seen: Seen
-    others: Leaders
-
-    def __init__(self, ranges: Ranges, handed: npt.NDArray[np.bool_]) -> None:
-        self.ranges, self.handed = ranges, handed
+    def __init__(self, setup: Setup, ranges: Ranges, handed: npt.NDArray[np.bool_], others: ClientPolicy) -> None:
+        super().__init__(setup)
+        self.ranges, self.handed, self.others = ranges, handed, others
         self.actions = np.zeros((len(handed), 2))
 
-    def lead(self, round: int, who: Integers, seen: Seen | None) -> tuple[Floats, Integers, Losses | None]:
-        lr, epochs = self.ranges.lr(self.actions[who, 0]), self.ranges.epochs(self.actions[who, 1])
-        rest = ~self.handed[who]
-        if rest.any():
-            shown = self.seen.of(who[rest]) if self.others.sees else None
-            lr[rest], epochs[rest], _ = self.others.lead(round, who[rest], shown)
-        return lr, epochs, None
+    @property
+    def received(self) -> State:
+        return self.others.received
 
-    def learn(self, who: Integers, worth: Worth) -> None:
-        rest = ~self.handed[who]
+    def observe(self, round: int, clients: Integers, seen: Observation) -> Losses | None:
+        rest = ~self.handed[clients]
+        return self.others.observe(round, clients[rest], seen.of(rest.nonzero()[0])) if rest.any() else None
+
+    def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
+        lr, epochs = self.ranges.lr(self.actions[clients, 0]), self.ranges.epochs(self.actions[clients, 1])
+        rest = ~self.handed[clients]
         if rest.any():
-            self.others.learn(who[rest], Worth(*(value[rest] for value in worth)))
+            lr[rest], epochs[rest] = self.others.act(round, clients[rest], seen.of(rest.nonzero()[0]))
+        return Moves(lr, epochs)
+
+    def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
+        rest = ~self.handed[clients]
+        if rest.any():
+            self.others.reward(round, clients[rest], Outcome(*(values[rest] for values in outcome)))
+
+    def experience(self, clients: Integers) -> State:
+        return self.others.experience(clients[~self.handed[clients]])
+
+
+class HandedServer(ServerPolicy):
+    """The weights are handed in, or another policy's."""
+
+    def __init__(self, setup: Setup, ranges: Ranges, handed: bool, others: ServerPolicy) -> None:
+        super().__init__(setup)
+        self.ranges, self.handed, self.others = ranges, handed, others
+        self.action = np.zeros(setup.clients)
 
     @property
-    def shared(self) -> dict[str, Tensor]:
-        return self.others.shared
+    def sent(self) -> State:
+        return self.others.sent
 
-    def lessons(self, who: Integers) -> dict[str, Tensor]:
-        return self.others.lessons(who[~self.handed[who]])
+    def update(self, round: int, experience: State) -> Losses | None:
+        return self.others.update(round, experience)
 
-    def share(self, round: int, lessons: Mapping[str, Tensor]) -> Losses | None:
-        return self.others.share(round, lessons)
+    def observe(self, round: int, clients: Integers, uploads: Uploads) -> Losses | None:
+        return None if self.handed else self.others.observe(round, clients, uploads)
 
+    def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
+        return self.ranges.weights(self.action[clients]) if self.handed else self.others.act(round, clients, uploads)
 
-class HandedFollower(Handed):
-    """A follower whose move is handed in, or another's."""
-
-    others: Follower
-    sees: bool
-
-    def __init__(self, ranges: Ranges, clients: int, handed: bool) -> None:
-        self.ranges, self.handed = ranges, handed
-        self.action = np.zeros(clients)
-
-    def beside(self, others: Follower) -> None:
-        self.others, self.sees = others, self.handed or others.sees
-
-    def follow(self, round: int, who: Integers, uploads: Uploads | None) -> tuple[Floats, Losses | None]:
-        if self.handed:
-            return self.ranges.weights(self.action[who]), None
-        return self.others.follow(round, who, uploads)
-
-    def learn(self, reward: float) -> None:
+    def reward(self, round: int, reward: float) -> None:
         if not self.handed:
-            self.others.learn(reward)
+            self.others.reward(round, reward)
 
 
 class Stages:
-    """The game in half stages: moves are handed in, the clients lead, the server follows."""
+    """The game in half rounds: moves are handed in, the clients lead, the server follows."""
 
-    led: Led
-    followed: Followed
+    orders: Orders
+    answer: Answer
+    played: Round
 
     def __init__(
         self, make: Make, ranges: Ranges, seed: int, sides: Collection[str] = (), others: Players | None = None
     ) -> None:
         """`sides`: those whose moves are handed in, or all; `others` play the rest."""
-        self.make, self.ranges, self.sides, self.others = make, ranges, sides, others or FixedPlayers()
+        self.make, self.ranges, self.sides, self.others = make, ranges, sides, others or Players()
         self._build(seed)
         clients = self.setup.clients
         self.state_space = Box(0, 1, (2 * clients,), np.float32)
-        self.observation_spaces: dict[str, Space[Array]] = {name: Box(0, 1, (1,), np.float32) for name in self.clients}
+        self.observation_spaces: dict[str, Space[Array]] = {name: Box(0, 1, (1,), np.float32) for name in self.names}
         self.observation_spaces[SERVER] = Box(0, 1, (clients,), np.float32)
-        self.action_spaces: dict[str, Space[Array]] = {name: Box(-1, 1, (2,), np.float32) for name in self.clients}
+        self.action_spaces: dict[str, Space[Array]] = {name: Box(-1, 1, (2,), np.float32) for name in self.names}
         self.action_spaces[SERVER] = Box(-1, 1, (clients,), np.float32)
         if unknown := set(sides) - set(self.action_spaces):
-            raise UserError(f"side = {min(unknown)!r}: valid is {SERVER!r}, or 'client 0' to 'client {clients - 1}'")
+            raise UserError(f"side = {min(unknown)!r}: expected {SERVER!r}, or 'client 0' to 'client {clients - 1}'")
 
     def _build(self, seed: int) -> None:
         self.seed = seed
-        self.federation, self.setup, terms = self.make(seed)
-        self.clients = {f"client {i}": i for i in range(self.setup.clients)}
-        handed = np.array([not self.sides or name in self.sides for name in self.clients])
-        self.leaders = HandedLeaders(self.ranges, handed)
-        self.follower = HandedFollower(self.ranges, len(handed), not self.sides or SERVER in self.sides)
-        self.game = FederatedGame(self.federation, self.leaders, self.follower, self.setup, terms)
-        self.first = {name: value.clone() for name, value in self.federation.state().items()}
-        self.first_seen = self._look(1)
+        self.clients, self.server, self.setup, self.terms = self.make(seed)
+        self.names = {f"client {i}": i for i in range(self.setup.clients)}
+        self.first = {name: value.clone() for name, value in {**self.clients.state(), **self.server.state()}.items()}
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
-        """The first stage again; another seed is another federation."""
+        """The first round again; another seed is another federation."""
         if seed is not None and seed != self.seed:
             self._build(seed)
-        self.federation.load(self.first)
-        self.leaders.others, follower = self.others.sides(self.setup)
-        self.follower.beside(follower)
-        self.leaders.seen = self.first_seen
+        self.clients.load(self.first)
+        self.server.load(self.first)
+        handed = np.array([not self.sides or name in self.sides for name in self.names])
+        clients, server = self.others.client_policy(self.setup), self.others.server_policy(self.setup)
+        self.client_policy = HandedClients(self.setup, self.ranges, handed, clients)
+        self.server_policy = HandedServer(self.setup, self.ranges, not self.sides or SERVER in self.sides, server)
+        self.leaders = Leaders(self.clients, self.client_policy, self.setup, self.terms)
+        self.follower = Follower(self.server, self.server_policy, self.terms)
+        self.game = Game(self.follower, self.leaders)
+        self.game.meet()
         self.uploads = np.zeros(self.setup.clients)  # their accuracies, as the server sees them
         self.round = 1
-        self.rewards = dict.fromkeys([*self.clients, SERVER], 0.0)
+        self._look()
+        self.rewards = dict.fromkeys([*self.names, SERVER], 0.0)
         self.infos: dict[str, Info] = {name: {} for name in self.rewards}
 
     @property
@@ -153,47 +152,48 @@ class Stages:
         shape = self.action_spaces[side].shape
         move = np.asarray(action, np.float64)
         if move.shape != shape or not (np.abs(move) <= 1).all():
-            raise UserError(f"{side}: action = {action}: valid is an array of shape {shape} in [-1, 1]")
+            raise UserError(f"{side}: action = {action}: expected an array of shape {shape} in [-1, 1]")
         if side == SERVER:
-            self.follower.action = move
+            self.server_policy.action = move
         else:
-            self.leaders.actions[self.clients[side]] = move
+            self.client_policy.actions[self.names[side]] = move
 
     def lead(self) -> None:
-        self.led = self.game.lead(self.round, FAIR)
-        trained = self.led.trained
-        if not len(trained.ids):
+        self.orders = self.follower.orders(self.round, FAIR)
+        self.answer = self.leaders.answer(self.orders)
+        ids, told = self.answer.clients, self.answer.told
+        if not len(ids):
             raise UserError(
                 f"round {self.round}: no client uploaded finite values; a smaller lr_max than {self.ranges.lr_max} may help"
             )
-        if trained.candidates is not None:
+        self.follower.note(self.answer)
+        if self.server_policy.handed:
             self.uploads = np.zeros(self.setup.clients)
-            self.uploads[trained.ids] = trained.candidates
-        for name in self.clients:
-            self.rewards[name], self.infos[name] = 0.0, {}
-        columns = (self.led.rewards, trained.train.accuracy, trained.test.accuracy)
-        for i, reward, own, test in zip(trained.ids, *columns, strict=True):
-            name = f"client {i}"
-            self.rewards[name], self.infos[name] = float(reward), {"accuracy": float(own), "test_accuracy": float(test)}
+            self.uploads[ids] = self.server.evaluate_uploads(self.round, ids, self.follower.role)
+        for name, i in self.names.items():
+            trained = i in ids
+            self.rewards[name] = float(told["reward"][i]) if trained else 0.0
+            found = {"accuracy": float(told["train_accuracy"][i]), "test_accuracy": float(told["test_accuracy"][i])}
+            self.infos[name] = found if trained else {}
 
     def follow(self) -> None:
-        self.followed = self.game.follow(self.round, self.led, FAIR)
-        self.rewards[SERVER] = self.followed.reward
-        self.infos[SERVER] = {"accuracy": self.followed.game[1], "test_accuracy": self.followed.test[1]}
+        self.played = self.follower.follow(self.orders, self.answer)
+        self.rewards[SERVER] = self.played.reward
+        self.infos[SERVER] = {"accuracy": self.played.game[1], "test_accuracy": self.played.test[1]}
         self.round += 1
-        self.leaders.seen = self._look(self.round)
+        self._look()
 
     def observe(self, side: str) -> Array:
-        seen = self.uploads if side == SERVER else self.leaders.seen.accuracy[[self.clients[side]]]
-        return seen.astype(np.float32)
+        seen = self.uploads if side == SERVER else self.seen[[self.names[side]]]
+        return np.asarray(seen.astype(np.float32))
 
     def state(self) -> Array:
-        return np.concatenate([self.leaders.seen.accuracy, self.uploads]).astype(np.float32)
+        return np.concatenate([self.seen, self.uploads]).astype(np.float32)
 
-    def _look(self, round: int) -> Seen:
-        role = self.game.client_role
-        scores = self.federation.judge(round, role)[role]
-        return Seen(scores.accuracy, scores.loss, FAIR)
+    def _look(self) -> None:
+        """The accuracy of the shared model on every client's data, before the clients move."""
+        self.clients.receive({name: rows[0] for name, rows in self.server.sent.items()})
+        self.seen = self.clients.evaluate(self.round, self.leaders.role)[self.leaders.role].accuracy
 
 
 class AllSides:
@@ -243,7 +243,7 @@ class FederatedAEC(AllSides, AECEnv[str, Array, Array]):
         self.agent_selection = self.agents[(self.agents.index(agent) + 1) % len(self.agents)]
         if self.agent_selection == SERVER:
             self.stages.lead()
-            self._pay(self.stages.clients)
+            self._pay(self.stages.names)
         elif agent == SERVER:
             self.stages.follow()
             self._pay([SERVER])

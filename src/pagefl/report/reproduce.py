@@ -16,7 +16,7 @@ from pagefl.experiments.statistics import names
 from pagefl.experiments.sweep import Found
 from pagefl.experiments.tasks import ORIGINALS
 from pagefl.runtime import record
-from pagefl.runtime.run import Say
+from pagefl.runtime.halves import Say
 
 from . import figures, html, tables
 

@@ -10,10 +10,10 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from pagefl.core.descent import Batch
 from pagefl.core.errors import UserError
-from pagefl.core.linear import LinearModel
-from pagefl.core.model import Model, RowModel, StackedModel, check_trainable
+from pagefl.core.training.descent import Batch
+from pagefl.core.training.linear import LinearModel
+from pagefl.core.training.model import Model, RowModel, StackedModel, check_trainable
 
 PATHS: dict[str, type[Model]] = {kind.path: kind for kind in (LinearModel, StackedModel, RowModel)}
 

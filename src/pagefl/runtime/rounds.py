@@ -1,39 +1,36 @@
 """Plays rounds and tells of them; holds all that a resume needs."""
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from pagefl.core.arrays import Floats, Integers
 from pagefl.core.errors import UserError
-from pagefl.core.federation import Federation, Trained
 from pagefl.game.equilibrium import Rest, Watch
-from pagefl.game.game import FederatedGame, Followed, Led
-from pagefl.game.rules import Bias
+from pagefl.game.follower import Round
+from pagefl.game.game import Game, NobodyLeft
 
 from .demand import Demand
 from .record import Record, finite
 from .settings import Settings
 
-
-class NobodyLeft(UserError):
-    """Every client of a round was quarantined: the round did not happen."""
+Models = Callable[[], tuple[Tensor, Tensor]]  # the shared model and the personal ones
 
 
 class Rounds:
-    def __init__(self, game: FederatedGame, settings: Settings, demand: Demand) -> None:
-        self.game, self.settings, self.demand = game, settings, demand
-        self.federation: Federation = game.federation
+    def __init__(self, game: Game, settings: Settings, demand: Demand, models: Models | None = None) -> None:
+        """`models`: what a run that stops at an equilibrium watches."""
+        self.game, self.settings, self.demand, self.models = game, settings, demand, models
         self.round = 0
-        self.equilibrium: int | None = None  # the round in which the game came to rest
+        self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
-        test, reward = game.begin()
-        self.scores = {"test_loss": test.loss, "test_accuracy": test.accuracy, "train_loss": reward.loss}
+        game.meet()
         rest = Rest(settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs)
-        self.watch = Watch(rest) if settings.stop == "equilibrium" else None
-        self._look_again()
+        self.watch = Watch(rest) if settings.stop == "equilibrium" and models else None
+        self._remember_models()
 
     @property
     def over(self) -> bool:
@@ -42,24 +39,21 @@ class Rounds:
     def play(self) -> tuple[Record, Record]:
         started = perf_counter()
         self.round += 1
-        bias = self.demand.at(self.round)
-        led = self.game.lead(self.round, bias)
-        self._check(led.trained)
-        followed = self.game.follow(self.round, led, bias)
-        discount = self.settings.gamma**self.round
-        self.payoffs["server"] += discount * followed.reward
-        self.payoffs["clients"] += discount * float(led.rewards.mean())
-        for name, scores in (("test", led.trained.test), ("train", led.trained.train)):
-            self.scores[f"{name}_loss"][led.trained.ids] = scores.loss
-        self.scores["test_accuracy"][led.trained.ids] = led.trained.test.accuracy
-        if self.watch and self.watch.at_rest(*self._models(), followed.reward, float(led.rewards.mean())):
+        try:
+            played = self.game.play(self.round, self.demand.at(self.round))
+        except NobodyLeft:
+            self.round -= 1
+            raise
+        discount, earned = self.settings.gamma**self.round, self._clients_reward(played)
+        self.payoffs["server"] += discount * played.reward
+        self.payoffs["clients"] += discount * earned
+        if self.watch and self.models and self.watch.at_rest(*self.models(), played.reward, earned):
             self.equilibrium = self.round
-        return self._entry(led, followed, bias, perf_counter() - started), self._clients(led, followed)
+        return self._entry(played, perf_counter() - started), self._clients(played)
 
     def state(self) -> dict[str, Tensor]:
-        scores = {f"scores.{name}": torch.from_numpy(values) for name, values in self.scores.items()}
         watch = {f"watch.{name}": value for name, value in self.watch.tensors.items()} if self.watch else {}
-        return {**self.federation.state(), **self.game.tensors, **scores, **watch}
+        return {**self.game.state(), **watch}
 
     def facts(self) -> dict[str, Any]:
         return {"round": self.round, "payoffs": self.payoffs, "equilibrium": self.equilibrium}
@@ -68,90 +62,89 @@ class Rounds:
         own = {name: value.shape for name, value in self.state().items() if ".replay." not in name}
         if {name: value.shape for name, value in tensors.items() if ".replay." not in name} != own:
             raise UserError("the checkpoint is of another task, model, algorithm or players than spec.toml; restore the spec")
-        self.federation.load(tensors)
         self.game.load(tensors)
-        self.scores = {name: tensors[f"scores.{name}"].numpy().copy() for name in self.scores}
         if self.watch:
             for name, value in self.watch.tensors.items():
                 value.copy_(tensors[f"watch.{name}"])
         self.round, self.payoffs, self.equilibrium = (facts[name] for name in ("round", "payoffs", "equilibrium"))
-        self._look_again()
+        self._remember_models()
 
-    def _models(self) -> tuple[Tensor, Tensor]:
-        return self.federation.server["model"], self.federation.personal
+    def _remember_models(self) -> None:
+        if self.watch and self.models:
+            self.watch.remember(*self.models())
 
-    def _look_again(self) -> None:
-        if self.watch:
-            self.watch.remember(*self._models())
+    def _clients_reward(self, played: Round) -> float:
+        return float(played.answer.told["reward"][played.answer.clients].mean())
 
-    def _check(self, trained: Trained) -> None:
-        bad, lr = trained.quarantined.tolist(), self.settings.lr
-        if not bad or (len(trained.ids) and self.settings.on_bad_upload != "stop"):
-            return
-        names = ", ".join(map(str, bad[:5])) + ", …" * (len(bad) > 5)
-        who = f"client {names}" if len(bad) == 1 else f"{len(bad)} clients ({names})"
-        sentence = f"round {self.round}: {who} uploaded values that are not finite; a smaller lr than {lr} may help"
-        if len(trained.ids):
-            raise UserError(sentence)
-        self.round -= 1
-        raise NobodyLeft(sentence)
-
-    def _entry(self, led: Led, followed: Followed, bias: Bias, seconds: float) -> Record:
-        local = self.scores["test_accuracy"]
+    def _entry(self, played: Round, seconds: float) -> Record:
+        known, told = self.game.follower.known, played.answer.told
+        asked = played.orders.clients
+        local = known["test_accuracy"]
         worst = np.sort(local)[: max(1, len(local) // 10)]
-        losses = {"clients": led.losses or followed.taught, "server": followed.losses}
+        taught = None if played.taught is None else (float(played.taught.critic.mean()), float(played.taught.actor.mean()))
+        server = None if played.losses is None else (float(played.losses.critic.mean()), float(played.losses.actor.mean()))
+        clients = (_mean(told["critic_loss"]), _mean(told["actor_loss"]))
+        agents = {"clients": taught if np.isnan(clients[0]) else clients, "server": server}
         return {
             "round": self.round,
-            "global_accuracy": followed.test[1],
-            "global_loss": finite(followed.test[0]),
+            "global_accuracy": played.test[1],
+            "global_loss": finite(played.test[0]),
             "local_accuracy": finite(local.mean()),
-            "local_accuracy_before": finite(led.trained.before.accuracy.mean()),
-            "local_loss": finite(self.scores["test_loss"].mean()),
+            "local_accuracy_before": finite(known["before_accuracy"].mean()),
+            "local_loss": finite(known["test_loss"].mean()),
             "local_std": finite(local.std()),
             "local_worst10": finite(worst.mean()),
-            "train_loss": finite(self.scores["train_loss"].mean()),
-            "game_loss": finite(followed.game[0]),
-            "participants": len(led.trained.ids),
-            "quarantined": len(led.trained.quarantined),
-            **led.absent,
-            "mean_lr": finite(led.lr.mean()),
-            "mean_epochs": finite(led.epochs.mean()),
-            "largest_weight": float(followed.weights.max()),
-            "smallest_weight": float(followed.weights.min()),
-            "reward_server": finite(followed.reward),
-            "reward_clients": finite(led.rewards.mean()),
+            "train_loss": finite(known["train_loss"].mean()),
+            "game_loss": finite(played.game[0]),
+            "participants": len(played.answer.clients),
+            "quarantined": len(played.answer.quarantined),
+            **played.answer.absent,
+            "mean_lr": finite(_mean(told["lr"][asked])),
+            "mean_epochs": finite(_mean(told["epochs"][asked])),
+            "largest_weight": float(played.weights.max()),
+            "smallest_weight": float(played.weights.min()),
+            "reward_server": finite(played.reward),
+            "reward_clients": finite(self._clients_reward(played)),
             "payoffs": {who: finite(value) for who, value in self.payoffs.items()},
             "agents": {
-                f"{who}_{side}": finite(getattr(loss, side).mean())
-                for who, loss in losses.items()
-                if loss is not None
-                for side in ("critic", "actor")
+                f"{who}_{part}": finite(loss)
+                for who, losses in agents.items()
+                if losses is not None
+                for part, loss in zip(("critic", "actor"), losses, strict=True)
             },
-            "bias": str(bias),
+            "bias": str(played.orders.demand),
             "protocol": self.settings.protocol,
             "seconds": seconds,
         }
 
-    def _clients(self, led: Led, followed: Followed) -> Record:
-        trained = led.trained
-
-        def spread(ids: np.ndarray, values: np.ndarray) -> list[float | None]:
-            """A value for every client; null for those it does not concern."""
-            column: list[float | None] = [None] * self.federation.size
-            for client, value in zip(ids.tolist(), values.tolist(), strict=True):
-                column[client] = finite(value)
-            return column
-
-        return {
-            "round": self.round,
-            "local_accuracy": [finite(value) for value in self.scores["test_accuracy"]],
-            "local_accuracy_before": [finite(value) for value in trained.before.accuracy],
-            "train_loss": [finite(value) for value in self.scores["train_loss"]],
-            "trained": np.isin(np.arange(self.federation.size), trained.ids).tolist(),
-            "lr": spread(led.ids, led.lr),
-            "epochs": spread(led.ids, led.epochs),
-            "weight": spread(trained.ids, followed.weights),
-            "reward": spread(trained.ids, led.rewards),
-            **({} if led.seen is None else {"state": spread(led.ids, led.seen.accuracy)}),
-            **({} if trained.candidates is None else {"server_state": spread(trained.ids, trained.candidates)}),
+    def _clients(self, played: Round) -> Record:
+        known, told, clients = self.game.follower.known, played.answer.told, played.answer.clients
+        states = {} if np.isnan(told["state"]).all() else {"state": told["state"]}
+        if played.upload_accuracy is not None:
+            states["server_state"] = self._of_all(clients, played.upload_accuracy)
+        columns = {
+            "local_accuracy": known["test_accuracy"],
+            "local_accuracy_before": known["before_accuracy"],
+            "train_loss": known["train_loss"],
+            "lr": told["lr"],
+            "epochs": told["epochs"],
+            "weight": self._of_all(clients, played.weights),
+            "reward": told["reward"],
+            **states,
         }
+        trained = np.isin(np.arange(len(told["lr"])), clients).tolist()
+        return {"round": self.round, "trained": trained} | {
+            name: [finite(value) for value in values] for name, values in columns.items()
+        }
+
+    def _of_all(self, clients: Integers, values: Floats) -> Floats:
+        """A value for every client; NaN for those it does not concern."""
+        column = np.full(self.game.follower.half.clients, np.nan)
+        column[clients] = values
+        return column
+
+
+def _mean(values: Floats) -> float:
+    """Of what was told."""
+    told = values[~np.isnan(values)]
+    return float(told.mean()) if len(told) else float("nan")

@@ -1,6 +1,5 @@
 """The loop: one federation, one algorithm, its players, round after round, from the start or from a checkpoint."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,31 +8,25 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
-from pagefl.core import linear, rng
 from pagefl.core.algorithm import Algorithm
-from pagefl.core.engine import Training
 from pagefl.core.errors import UserError
-from pagefl.core.examples import Splits
-from pagefl.core.federation import Federation
 from pagefl.core.layout import Layout
-from pagefl.game.game import FederatedGame, Terms
-from pagefl.game.players import FixedPlayers, Players, Setup
+from pagefl.game.game import Game, NobodyLeft
+from pagefl.game.protocol import Players
 
-from . import checkpoint, paths, record
+from . import checkpoint, record
 from .demand import Demand
 from .directory import STAGES, RunDirectory
-from .rounds import NobodyLeft, Rounds
+from .halves import Say
+from .rounds import Rounds
 from .settings import Settings
+from .simulation import Simulation, one_numeric_mode, simulate
 from .task import Task
-from .workers import CAN_FORK, SharedRows, Workers, one_thread
 
-Say = Callable[[str], None]
 Observe = Callable[[record.Record], None]
 
 
@@ -85,24 +78,26 @@ def play(
 ) -> Run:
     """Run to the last round; where the directory holds a checkpoint, from there."""
     with one_numeric_mode():
-        federation = make_federation(task, algorithm, settings, say, directory.path if directory else None)
-        game = make_game(federation, players or FixedPlayers(), settings)
-        return loop(game, partial(task.fresh_module, settings.seed), settings, directory, observe, say)
+        simulation = simulate(task, algorithm, settings, say, directory.path if directory else None)
+        game = Game(*simulation.game(players or Players()))
+        make_module = partial(task.fresh_module, settings.seed)
+        return loop(game, make_module, settings, directory, observe, say, simulation=simulation)
 
 
 def loop(
-    game: FederatedGame,
+    game: Game,
     make_module: Callable[[], nn.Module],
     settings: Settings,
     directory: RunDirectory | None,
     observe: Observe,
     say: Say,
     *,
-    polite: bool = True,
+    simulation: Simulation | None = None,
 ) -> Run:
-    """Round after round, with records and checkpoints. `polite`: a Ctrl-C lets the round under way come to its end."""
+    """Round after round, with records and checkpoints. In a simulation a Ctrl-C lets the round under way come to its end."""
+    models = None if simulation is None else simulation.models
     with directory.open() if directory else nullcontext():
-        rounds = Rounds(game, settings, Demand(settings.shifts(), directory.path if directory else None))
+        rounds = Rounds(game, settings, Demand(settings.shifts(), directory.path if directory else None), models)
         records = record.Records(directory.path if directory else None, _restore(rounds, directory, say))
 
         def save() -> None:
@@ -115,7 +110,10 @@ def loop(
                 stage.mkdir(parents=True, exist_ok=True)
                 checkpoint.save(stage, rounds.state(), rounds.facts())
 
-        with with_workers(game.federation, settings), _polite_stop() if polite else nullcontext(threading.Event()) as stopped:
+        with (
+            simulation.with_workers() if simulation else nullcontext(),
+            _polite_stop() if simulation else nullcontext(threading.Event()) as stopped,
+        ):
             try:
                 saved = monotonic()
                 while not rounds.over and not stopped.is_set():
@@ -135,112 +133,8 @@ def loop(
                 records.close()
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
-        state = {**game.federation.state(), **game.tensors}
+        state = game.state()
     return Run(records.rounds, records.clients, state, make_module, directory.path if directory else None, rounds.over)
-
-
-def worker_count(settings: Settings) -> int:
-    if settings.device != "cpu" or not CAN_FORK:
-        return 1
-    return settings.workers or len(os.sched_getaffinity(0))
-
-
-def make_federation(
-    task: Task,
-    algorithm: Algorithm,
-    settings: Settings,
-    say: Say = lambda message: None,
-    folder: Path | None = None,
-    *,
-    kind: Callable[..., Federation] = Federation,
-    first: int = 0,
-    **options: Any,
-) -> Federation:
-    """`folder`: for rows that memory has no room for. `first`: the number of the first client."""
-    data = split(task, settings)
-    module = task.fresh_module(settings.seed)
-    labels = 1 + max(int(part.y.max()) for part in (data.train, data.test, data.game, data.server_test))
-    try:
-        with rng.torch_stream(settings.seed, "measuring"):
-            model = paths.build(module, data.train.x[: settings.batch_size], labels, settings.path, settings.device)
-    except RuntimeError as error:  # torch's own words about a device it does not have
-        raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
-    if not linear.compiled():
-        say("compiling the kernels (once; kept in numba's cache) …")
-    shared = SharedRows(folder)
-    federation = kind(
-        model,
-        algorithm,
-        data,
-        Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip, first),
-        row=model.layout.row(module),
-        chunk=settings.chunk or None,
-        look=settings.look,
-        allocate=shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device),
-        **options,
-    )
-    if shared.in_file:
-        say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
-    return federation
-
-
-def split(task: Task, settings: Settings) -> Splits:
-    """With a hold-out where the settings want one, unless the data have their own."""
-    if not settings.holdout or task.data.holdout is not None:
-        return task.data
-    return task.data.hold_out(settings.holdout, settings.seed)
-
-
-def make_game(federation: Federation, players: Players, settings: Settings) -> FederatedGame:
-    setup, terms = agreed(federation, settings)
-    return FederatedGame(federation, *players.sides(setup), setup, terms)
-
-
-def agreed(federation: Federation, settings: Settings, first: int = 0) -> tuple[Setup, Terms]:
-    """What players are told, and what is fixed, before the game begins."""
-    setup = Setup(
-        clients=federation.size,
-        sizes=federation.data["train"].sizes.numpy(),
-        rounds=settings.rounds,
-        seed=settings.seed,
-        lr=settings.lr,
-        epochs=settings.epochs,
-        released=settings.protocol == "released",
-        first=first,
-    )
-    terms = Terms(
-        penalty=settings.reward_penalty,
-        reward=settings.reward,
-        protocol=settings.protocol,
-        freeze=frozenset(settings.freeze),
-        participation=settings.participation,
-    )
-    return setup, terms
-
-
-@contextmanager
-def with_workers(federation: Federation, settings: Settings) -> Iterator[None]:
-    count = worker_count(settings)
-    if count == 1:
-        yield
-        return
-    workers = Workers(count, federation.work)
-    federation.run_jobs = workers.run
-    try:
-        yield
-    finally:
-        workers.close()
-
-
-@contextmanager
-def one_numeric_mode() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    one_thread()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(False)
 
 
 def _restore(rounds: Rounds, directory: RunDirectory | None, say: Say) -> dict[str, int]:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from pagefl.game.rules import Bias
+from pagefl.game.rewards import DemandRatio
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -62,10 +62,10 @@ class Settings(BaseModel):
         for entry in [[0, value]] if isinstance(value, str) else value:
             if len(entry) != 2 or not isinstance(entry[0], int) or not isinstance(entry[1], str):
                 raise ValueError(f"{entry} should be [round, ratio], such as [300, '10:1']")
-            Bias.parse(entry[1])
+            DemandRatio.parse(entry[1])
         return value
 
-    def shifts(self) -> list[tuple[int, Bias]]:
+    def shifts(self) -> list[tuple[int, DemandRatio]]:
         """When the balance of demand changes, and to what."""
         entries: list[list[int | str]] = [[0, self.bias]] if isinstance(self.bias, str) else self.bias
-        return sorted(((int(start), Bias.parse(str(ratio))) for start, ratio in entries), key=lambda shift: shift[0])
+        return sorted(((int(start), DemandRatio.parse(str(ratio))) for start, ratio in entries), key=lambda shift: shift[0])

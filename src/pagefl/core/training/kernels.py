@@ -4,7 +4,10 @@ Rows hold weight [classes, features] and then bias [classes]. In training the la
 turned around and padded; in judging they are examples.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from .simd import (
@@ -23,6 +26,34 @@ from .simd import (
     times_plus,
     total,
 )
+
+Singles = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+
+class Batched(NamedTuple):
+    """Examples, and which of them each row uses in each of its steps."""
+
+    x: Singles  # [examples, features]
+    y: Integers
+    starts: Integers  # [rows] the first example of the row's owner
+    positions: npt.NDArray[np.int32]  # [rows, steps, batch]
+    counts: npt.NDArray[np.int32]  # [rows, steps]
+    steps: Integers  # [rows]
+
+
+class Steps(NamedTuple):
+    """`Options` as arrays. What is left out is empty."""
+
+    lr: Singles
+    weight_decay: np.float32
+    clip: np.float32
+    mu: Singles
+    shift: Singles
+    offset: Singles
+    repeats: int
+    anchor_rate: Singles
+
 
 # Ten sums of eight lanes at a time, from two vectors and one number: what the sixteen registers of AVX2 hold.
 BLOCK = 2 * LANES
@@ -225,9 +256,10 @@ def step(w, g, lr, weight_decay, clip):
 
 
 @njit(cache=True)
-def descend(
-    rows, x, y, starts, positions, counts, steps, lr, weight_decay, clip, mu, anchor, shift, offset, repeats, follow, top
-):
+def descend(rows, anchor, top, examples, options):
+    """Local SGD of every row, in place; `anchor` and `top` move too where they are not empty."""
+    x, y, starts, positions, counts, steps = examples
+    lr, weight_decay, clip, mu, shift, offset, repeats, anchor_rate = options
     features, none, one = x.shape[1], np.float32(0.0), np.float32(1.0)
     classes = rows.shape[1] // (features + 1)
     height = features + 1  # the last input is 1, for the bias
@@ -295,8 +327,8 @@ def descend(
                     for first in range(0, used, GROUP):
                         backward(inputs, first, height, top_errors, width, g)
                     step(a, g, lr[i], weight_decay, clip)
-            if len(follow):
-                add_difference(follow[i], w, h, h)
+            if len(anchor_rate):
+                add_difference(anchor_rate[i], w, h, h)
         leave(w, classes, features, width, rows[i])
         if len(anchor):
             leave(h, classes, features, width, anchor[i])

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from pagefl.core.errors import UserError
+from pagefl.core.evaluate import Scores, cross_entropy, score
+from pagefl.core.examples import Examples
+from pagefl.core.layout import Layout
+
 from .descent import Batch, Descended, Descent
-from .errors import UserError
-from .evaluate import Scores, cross_entropy, score
-from .examples import Examples
-from .layout import Layout
 
 
 class Model(ABC):
@@ -47,19 +48,19 @@ class Model(ABC):
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
         """Carry a descent out. Rows that have done all their steps leave the stack: a shrinking prefix, no wasted work."""
         descent, order = descent.sorted()
-        order = order.to(rows.device)
-        moving, anchor, top = rows[order], descent.anchor, descent.top  # all of them copies
-        columns = descent.columns or slice(None)
+        order, options = order.to(rows.device), descent.options
+        moving, anchor, top = rows[order], options.anchor, options.top  # all of them copies
+        columns = options.columns or slice(None)
         for n, batch in descent.walk():
             active, who = moving[:n], order[:n]
-            for _ in range(descent.repeats):
+            for _ in range(options.repeats):
                 personal = self._top_gradient(active, top[:n], batch) if top is not None else None
-                direction = descent.step_direction(active, self.gradient(active, batch, descent.columns), who)
+                direction = descent.direction(active, self.gradient(active, batch, options.columns), who, anchor)
                 descent.step(active[:, columns], direction[:, columns])
                 if top is not None and personal is not None:
                     descent.step(top[:n], personal)
-            if descent.follow is not None and anchor is not None:
-                anchor[:n].add_(descent.follow[:n, None] * (active - anchor[:n]))
+            if options.anchor_rate is not None and anchor is not None:
+                anchor[:n].add_(options.anchor_rate[:n, None] * (active - anchor[:n]))
         back = order.argsort()
         if torch.equal(back, torch.arange(len(back), device=back.device)):  # a large row is not copied for nothing
             return Descended(moving, anchor, top)
@@ -118,7 +119,7 @@ class StackedModel(Model):
         result = torch.zeros_like(rows)
         for name, g in zip(wanted, gradients, strict=True):
             result[:, self.layout.columns[name]] = g.reshape(len(rows), -1)
-        return result
+        return only(result, columns)
 
 
 class RowModel(Model):
@@ -147,7 +148,15 @@ class RowModel(Model):
             gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted], materialize_grads=True)
             for name, g in zip(wanted, gradients, strict=True):
                 result[i, self.layout.columns[name]] = g.reshape(-1)
-        return result
+        return only(result, columns)
+
+
+def only(gradient: Tensor, columns: slice | None) -> Tensor:
+    """Zero outside of the columns, in place: these may cut through a parameter."""
+    if columns is not None:
+        gradient[:, : columns.start] = 0.0
+        gradient[:, columns.stop :] = 0.0
+    return gradient
 
 
 def check_trainable(module: nn.Module, x: Tensor, labels: int) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from .rng import splitmix
+from pagefl.core.rng import splitmix
 
 Integers = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""One stretch of local SGD, for a stack of clients, as data: how it is carried out is the model's business."""
+"""One stretch of local SGD for a stack of clients, as data. How it is carried out is the model's business."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .batches import Batches
-from .examples import Examples
+from pagefl.core.examples import Examples
 
-Direction = Callable[[Tensor, Tensor, Tensor], Tensor]  # (rows, gradient, which rows of the stack these are)
+from .batches import Batches
+from .options import Options
+
 Change = Callable[[int, Tensor, Tensor], Tensor]  # (step, owners, x): the examples as that step sees them
 
 
@@ -24,46 +25,41 @@ class Batch(NamedTuple):
 
 class Descended(NamedTuple):
     rows: Tensor
-    anchor: Tensor | None  # where the anchor has come to
+    anchor: Tensor | None  # the anchor after the last step
     top: Tensor | None
 
 
 @dataclass(frozen=True)
 class Descent:
-    """row <- row - lr * (clip(direction) + weight_decay * row), direction = gradient + mu * (row - anchor) + shift."""
+    """Local SGD with options whose `lr`, and `mu` where there is one, are [n]."""
 
     examples: Examples
     owners: Tensor  # [n] whose examples each row is trained on
     batches: Batches
-    lr: Tensor  # [n]
     weight_decay: float
     clip: float
-    mu: Tensor | None = None  # [n]
-    anchor: Tensor | None = None  # [n, columns]
-    shift: Tensor | None = None  # [n, columns]
-    direction: Direction | None = None  # anything else a step may do; it takes the place of the affine form
-    columns: slice | None = None  # what is trained; the rest stays as it is
-    offset: Tensor | None = None  # [n, classes] added to the logits: balanced softmax
-    repeats: int = 1  # steps on each batch
-    follow: Tensor | None = None  # [n] after each batch: anchor <- anchor + follow * (row - anchor)
+    options: Options
     augment: Change | None = None
-    top: Tensor | None = None  # [n, width] added to the last columns of the row and trained beside it, the row held fixed
+
+    @property
+    def lr(self) -> Tensor:
+        assert self.options.lr is not None
+        return self.options.lr
 
     def sorted(self) -> tuple["Descent", Tensor]:
         """The same with rows by falling number of steps, so that those still at work are always the first ones."""
         order = torch.from_numpy(np.argsort(-self.batches.steps, kind="stable"))
-        by_row = ("owners", "lr", "mu", "anchor", "shift", "offset", "follow", "top")
-        moved = {name: value[order.to(value.device)] for name in by_row if (value := getattr(self, name)) is not None}
         batches = Batches(*(part[order.numpy()] for part in self.batches))
-        return replace(self, batches=batches, **moved), order
+        options = self.options.reordered(order)
+        return replace(self, batches=batches, owners=self.owners[order], options=options), order
 
     def walk(self) -> Iterator[tuple[int, Batch]]:
-        """Of a sorted descent: for each step, how many rows are at work, and their batch."""
+        """For each step of a sorted descent: how many rows are at work, and their batch."""
         device = self.examples.x.device
         positions, counts = (torch.from_numpy(part).to(device) for part in self.batches[:2])
         starts = self.examples.starts[self.owners].to(device)
         places = torch.arange(positions.shape[2], device=device)
-        steps = self.batches.steps
+        steps, offset = self.batches.steps, self.options.offset
         working = np.searchsorted(-steps, -np.arange(steps.max(initial=0)), side="left")
         for step, n in enumerate(working.tolist()):
             chosen = starts[:n, None] + positions[:n, step]
@@ -71,17 +67,17 @@ class Descent:
             x, y, weight = self.examples.x[chosen], self.examples.y[chosen], (places < count) / count
             if self.augment is not None:
                 x = self.augment(step, self.owners[:n], x)
-            yield n, Batch(x, y, weight, None if self.offset is None else self.offset[:n])
+            yield n, Batch(x, y, weight, None if offset is None else offset[:n])
 
-    def step_direction(self, rows: Tensor, gradient: Tensor, who: Tensor) -> Tensor:
-        """Of a sorted descent's first rows."""
-        n = len(rows)
-        if self.direction is not None:
-            return self.direction(rows, gradient, who)
-        if self.mu is not None and self.anchor is not None:
-            gradient.add_(self.mu[:n, None] * (rows - self.anchor[:n]))
-        if self.shift is not None:
-            gradient.add_(self.shift[:n])
+    def direction(self, rows: Tensor, gradient: Tensor, who: Tensor, anchor: Tensor | None) -> Tensor:
+        """Where a step of a sorted descent's first rows goes; `anchor` may have moved since the start."""
+        n, options = len(rows), self.options
+        if options.direction is not None:
+            return options.direction(rows, gradient, who)
+        if anchor is not None and isinstance(options.mu, Tensor):
+            gradient.add_(options.mu[:n, None] * (rows - anchor[:n]))
+        if options.shift is not None:
+            gradient.add_(options.shift[:n])
         return gradient
 
     def step(self, rows: Tensor, direction: Tensor) -> None:

@@ -9,12 +9,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from pagefl.core.evaluate import Scores
+from pagefl.core.examples import Examples
+
 from . import kernels
 from .batches import Integers, shuffle
 from .descent import Batch, Descended, Descent
-from .evaluate import Scores
-from .examples import Examples
-from .model import Model
+from .model import Model, only
 
 
 class LinearModel(Model):
@@ -49,7 +50,7 @@ class LinearModel(Model):
         error = (logits if batch.offset is None else logits + batch.offset[:, None]).softmax(-1)
         error.scatter_add_(-1, batch.y[..., None], torch.full_like(error[..., :1], -1.0))
         error = (error * batch.weight[..., None]).transpose(1, 2)
-        return torch.cat([(error @ batch.x.flatten(2)).flatten(1), error.sum(-1)], dim=1)
+        return only(torch.cat([(error @ batch.x.flatten(2)).flatten(1), error.sum(-1)], dim=1), columns)
 
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
         starts, sizes = (part[owners].numpy() for part in (examples.starts, examples.sizes))
@@ -65,26 +66,28 @@ class LinearModel(Model):
         return scores
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
-        if descent.direction is not None or descent.augment is not None:
-            return super().descend(rows, descent)
-        fresh, anchor, top = (_array(part, 2, copy=True) for part in (rows, descent.anchor, descent.top))
-        kernels.descend(
-            fresh,
+        options = descent.options
+        if options.direction is not None or options.columns is not None or descent.augment is not None:
+            return super().descend(rows, descent)  # what the kernel cannot do
+        assert not isinstance(options.mu, float)
+        fresh, anchor, top = (_array(part, 2, copy=True) for part in (rows, options.anchor, options.top))
+        examples = kernels.Batched(
             descent.examples.x.flatten(1).numpy(),
             descent.examples.y.numpy(),
             descent.examples.starts[descent.owners].numpy(),
             *descent.batches,
-            _array(descent.lr, 1),
-            np.float32(descent.weight_decay),
-            np.float32(descent.clip),
-            _array(descent.mu, 1),
-            anchor,
-            _array(descent.shift, 2),
-            _array(descent.offset, 2),
-            descent.repeats,
-            _array(descent.follow, 1),
-            top,
         )
+        steps = kernels.Steps(
+            lr=_array(descent.lr, 1),
+            weight_decay=np.float32(descent.weight_decay),
+            clip=np.float32(descent.clip),
+            mu=_array(options.mu, 1),
+            shift=_array(options.shift, 2),
+            offset=_array(options.offset, 2),
+            repeats=options.repeats,
+            anchor_rate=_array(options.anchor_rate, 1),
+        )
+        kernels.descend(fresh, anchor, top, examples, steps)
         moved = (torch.from_numpy(part) if len(part) else None for part in (anchor, top))
         return Descended(torch.from_numpy(fresh), *moved)
 

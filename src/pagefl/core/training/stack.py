@@ -1,44 +1,47 @@
-"""Trains the clients of a round, a chunk of rows at a time."""
+"""Stack: some clients of a federation in one round, ready to train. What an algorithm sees as `clients`."""
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from . import rng
-from .algorithm import Facts, Part, State
+from pagefl.core import rng
+from pagefl.core.algorithm import Facts, State
+from pagefl.core.evaluate import cross_entropy
+from pagefl.core.examples import CHANCES, Examples
+from pagefl.core.layout import Layout
+
 from .batches import Batches, draw
-from .descent import Batch, Descended, Descent
-from .evaluate import cross_entropy
-from .examples import CHANCES, Examples
-from .layout import Layout
+from .descent import Batch, Change, Descended, Descent
 from .model import Model
+from .options import Options, Share
 
 
 class Training(NamedTuple):
-    """The settings of local SGD that are the same for everybody."""
+    """The settings of local SGD that are the same for all clients."""
 
     seed: int
     lr: float  # the task's own, for what no player decides
     batch_size: int
     weight_decay: float = 0.0
     clip: float = float("inf")
-    first: int = 0  # the number of the first client: on a node that holds one of many, its own
 
 
 @dataclass
 class Stack:
-    """The Clients of core.algorithm: some rows of the federation, ready to train."""
+    """Implements `core.algorithm.Clients`."""
 
     model: Model
     examples: Examples
     training: Training
     round: int
-    ids: Tensor
+    ids: Tensor  # positions in `examples`
+    first: int  # the number of the client at position 0: on a node that holds one of many, its own
     sent: State
     kept: State
     facts: Facts
@@ -57,25 +60,14 @@ class Stack:
     def train(self, rows: Tensor, **options: Any) -> Tensor:
         return self.descend(rows, **options).rows
 
-    def descend(
-        self,
-        rows: Tensor,
-        *,
-        lr: Tensor | None = None,
-        epochs: Tensor | None = None,
-        mu: Tensor | float | None = None,
-        part: Part = None,
-        **options: Any,
-    ) -> Descended:
-        if mu is not None:
-            mu = torch.as_tensor(mu, dtype=rows.dtype, device=rows.device).expand(len(rows))
-        descent = self._descent("batches", epochs, part, lr=self.lr if lr is None else lr, mu=mu, **options)
+    def descend(self, rows: Tensor, **options: Any) -> Descended:
+        descent = self._descent("batches", Options.of(options).of_stack(rows))
         # A module with dropout trains alone (see runtime.paths), so its draws are its client's own.
-        with rng.torch_stream(self.training.seed, "module", self.round, self._drawn["batches"], self._number(self.ids)[0]):
+        with rng.torch_stream(self.training.seed, "module", self.round, self._drawn["batches"], self._numbers(self.ids)[0]):
             return self.model.descend(rows, descent)
 
-    def batches(self, *, epochs: Tensor | None = None, part: Part = None) -> Iterator[tuple[Tensor, Batch]]:
-        descent, order = self._descent("passes", epochs, part, lr=self.lr).sorted()
+    def batches(self, *, epochs: Tensor | None = None, part: Share | None = None) -> Iterator[tuple[Tensor, Batch]]:
+        descent, order = self._descent("passes", Options(epochs=epochs, part=part)).sorted()
         order = order.to(self.lr.device)
         for n, batch in descent.walk():
             yield order[:n], batch
@@ -87,24 +79,29 @@ class Stack:
         """Each row's mean loss on its batch."""
         return (cross_entropy(self.model.logits(rows, batch.x), batch.y) * batch.weight).sum(1)
 
-    def _descent(self, purpose: str, epochs: Tensor | None, part: Part, **options: Any) -> Descent:
-        epochs = self.epochs if epochs is None else epochs
-        weight_decay, clip = self.training.weight_decay, self.training.clip
+    def _descent(self, purpose: str, options: Options) -> Descent:
+        epochs = self.epochs if options.epochs is None else options.epochs
+        options = replace(options, lr=self.lr if options.lr is None else options.lr)
         # How often `batches` was called may depend on who is in the stack; how often `train` was does not: count apart.
         count = self._drawn[purpose]
         self._drawn[purpose] += 1
-        batches = self._draw(self._keys(purpose, self.ids, count), epochs.numpy(), part)
-        if (augment := self.examples.augment) is not None:
+        batches = self._draw(self._keys(purpose, self.ids, count), epochs.numpy(), options.part)
+        augment = self._augmented(purpose, count)
+        return Descent(self.examples, self.ids, batches, self.training.weight_decay, self.training.clip, options, augment)
 
-            def augmented(step: int, owners: Tensor, x: Tensor) -> Tensor:
-                keys = self._keys(f"augmented {purpose}", owners, count, step)
-                chances = torch.from_numpy(rng.uniforms(keys, x.shape[1] * CHANCES)).view(*x.shape[:2], CHANCES)
-                return augment(x, chances.to(x.device))
+    def _augmented(self, purpose: str, count: int) -> Change | None:
+        augment = self.examples.augment
+        if augment is None:
+            return None
 
-            options["augment"] = augmented
-        return Descent(self.examples, self.ids, batches, weight_decay=weight_decay, clip=clip, **options)
+        def augmented(step: int, owners: Tensor, x: Tensor) -> Tensor:
+            keys = self._keys(f"augmented {purpose}", owners, count, step)
+            chances = torch.from_numpy(rng.uniforms(keys, x.shape[1] * CHANCES)).view(*x.shape[:2], CHANCES)
+            return augment(x, chances.to(x.device))
 
-    def _draw(self, keys: Any, epochs: Any, part: Part) -> Batches:
+        return augmented
+
+    def _draw(self, keys: npt.NDArray[np.uint64], epochs: npt.NDArray[np.int64], part: Share | None) -> Batches:
         sizes = self.facts.sizes.numpy()
         if part is None:
             return draw(keys, sizes, epochs, self.training.batch_size)
@@ -117,10 +114,10 @@ class Stack:
         places = np.minimum(batches.positions + first[:, None, None], pool.shape[1] - 1)  # padding may point beyond
         return batches._replace(positions=pool[np.arange(len(sizes))[:, None, None], places])
 
-    def _keys(self, purpose: str, who: Tensor, *counts: int) -> Any:
-        numbers = self._number(who)
+    def _keys(self, purpose: str, who: Tensor, *counts: int) -> npt.NDArray[np.uint64]:
+        numbers = self._numbers(who)
         return np.array([rng.key(self.training.seed, purpose, self.round, *counts, i) for i in numbers], np.uint64)
 
-    def _number(self, who: Tensor) -> list[int]:
-        """What clients are called wherever they are: their random streams follow them to a node of their own."""
-        return [self.training.first + i for i in who.tolist()]
+    def _numbers(self, who: Tensor) -> list[int]:
+        """Clients keep their numbers, and so their random streams, wherever they are."""
+        return [self.first + i for i in who.tolist()]

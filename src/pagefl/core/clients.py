@@ -1,0 +1,180 @@
+"""ClientHalf: a block of clients. Their data, kept rows and personal models are here; the server is elsewhere."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .algorithm import Algorithm, Facts, State
+from .arrays import Floats, Integers
+from .errors import UserError
+from .evaluate import Scores
+from .examples import ClientData
+from .storage import Allocate, Storage, named
+from .training.model import Model
+from .training.stack import Stack, Training
+
+NOBODY = Scores(np.empty(0), np.empty(0))
+EVALUATED_TOGETHER = 50  # owners of examples in one job
+
+
+class Job(NamedTuple):
+    """A piece of a round's work that any worker may do. Pieces never depend on how many workers there are."""
+
+    kind: str  # "train", or the split on which the shared model is evaluated
+    ids: Integers
+    round: int
+    lr: Floats
+    epochs: Integers
+    mean_size: float  # of all clients' training data
+    uploads_too: bool = False
+
+
+class Trained(NamedTuple):
+    """What is known of the clients that trained, in the order of their ids."""
+
+    ids: Integers
+    quarantined: Integers  # those whose result was not finite: as if they had not taken part
+    test: Scores  # personal models on their own test data
+    train: Scores  # personal models on what rewards are made of: the hold-out where there is one, or the training data
+    upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
+    before: Scores  # the shared model on the test data of *all* clients of the block
+
+
+class ClientHalf:
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        data: ClientData,
+        training: Training,
+        *,
+        row: Tensor,
+        chunk: int | None = None,
+        first: int = 0,
+        allocate: Allocate = torch.zeros,
+    ) -> None:
+        """`row`: the model at the start. `chunk`: rows trained together. `first`: the number of the block's first client.
+        `allocate`: makes the zeros that workers share."""
+        if algorithm.needs_body and model.layout.body.stop == 0:
+            name = type(algorithm).__name__
+            raise UserError(f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer")
+        self.model, self.algorithm, self.training, self.first = model, algorithm, training, first
+        splits = {"train": data.train, "test": data.test, "reward": data.holdout or data.train}
+        self.data = {role: examples.to(model.device) for role, examples in splits.items()}
+        self.size = len(data.train)
+        self.sizes: Integers = data.train.sizes.numpy()
+        self.mean_size = float(data.train.sizes.double().mean())  # of the whole federation, as far as this block knows
+        self.chunk = chunk or model.chunk
+        self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
+        classes = model.logits(row[None], self.data["train"].x[None, :1]).shape[-1]
+        self.class_counts = torch.stack([data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)])
+        self.storage = Storage(algorithm, row, model.layout, self.size, allocate)
+        sent = algorithm.send(algorithm.server_state(row.clone()))
+        self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
+        self.receive(sent)
+
+    def receive(self, sent: State) -> None:
+        """What the server has sent."""
+        for name, value in sent.items():
+            self.sent[name][0] = value
+
+    def train(self, round: int, ids: Integers, lr: Floats, epochs: Integers, *, uploads_too: bool = False) -> Trained:
+        """Each of these clients trains the model it was sent, with its own lr and epochs.
+
+        `uploads_too`: they evaluate not only their personal models but also what they upload.
+        """
+        sizes = self.sizes[ids]
+        order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
+        pieces = [order[part] for part in in_parts(len(order), self.chunk)]
+        jobs = [Job("train", ids[p], round, lr[p], epochs[p], self.mean_size, uploads_too) for p in pieces]
+        answers: list[Any] = self.run_jobs(jobs + self._evaluations("test", round))
+        flags, tests, trains, uploads = zip(*answers[: len(jobs)], strict=True)
+        good = np.concatenate(flags)
+        trained = ids[order][good]
+        back = np.argsort(trained)
+        test, train, upload = (join(found, back) for found in (tests, trains, uploads))
+        return Trained(trained[back], np.sort(ids[order][~good]), test, train, upload, join(answers[len(jobs) :]))
+
+    def evaluate(self, round: int, *roles: str) -> dict[str, Scores]:
+        """The shared model on these splits of every client."""
+        jobs = [job for role in roles for job in self._evaluations(role, round)]
+        answers = self.run_jobs(jobs)
+        return {role: join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role]) for role in roles}
+
+    def work(self, job: Job) -> object:
+        """What a worker does. It reads and writes rows in place and answers with scores."""
+        ids = torch.from_numpy(job.ids)
+        if job.kind != "train":
+            rows = self.algorithm.adapt(self._stack(job)) if adapts(self.algorithm) else self.sent["model"]
+            return self.model.score(rows, self.data[job.kind], ids)
+        outcome = self.algorithm.local(self._stack(job))
+        distinct = {id(rows): rows for rows in named(outcome).values()}.values()  # an upload is often the personal model
+        good = torch.stack([_finite(rows) for rows in distinct]).all(0)
+        chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
+        ids = ids[good.cpu()]
+        self.storage.put(ids, chosen, outcome)
+        personal = outcome.personal[chosen]
+        test, train = (self.model.score(personal, self.data[role], ids) if len(ids) else NOBODY for role in ("test", "reward"))
+        upload = train
+        if job.uploads_too and len(ids) and outcome.upload.get("model", outcome.personal) is not outcome.personal:
+            upload = self.model.score(outcome.upload["model"][chosen], self.data["reward"], ids)
+        return good.cpu().numpy(), test, train, upload
+
+    def uploads_of(self, ids: Integers) -> State:
+        everybody = len(ids) == self.size
+        return {n: rows if everybody else rows[torch.from_numpy(ids)] for n, rows in self.storage.uploads.items()}
+
+    def state(self) -> State:
+        """Everything that a round changes, as views: copy what must outlive the next round."""
+        homes = {"kept": self.storage.kept, "clients": {"personal": self.storage.personal}}
+        return {f"{home}.{name}": value for home, state in homes.items() for name, value in state.items()}
+
+    def load(self, state: State) -> None:
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+    def _evaluations(self, role: str, round: int) -> list[Job]:
+        together = self.chunk if adapts(self.algorithm) else EVALUATED_TOGETHER
+        lr, epochs = np.full(self.size, self.training.lr), np.ones(self.size, np.int64)
+        parts = in_parts(self.size, together)
+        return [Job(role, part, round, lr[part], epochs[part], self.mean_size) for part in parts]
+
+    def _stack(self, job: Job) -> Stack:
+        ids = torch.from_numpy(job.ids)
+        return Stack(
+            model=self.model,
+            examples=self.data["train"],
+            training=self.training,
+            round=job.round,
+            ids=ids,
+            first=self.first,
+            sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
+            kept={name: value[ids] for name, value in self.storage.kept.items()},
+            facts=Facts(self.data["train"].sizes[ids], self.class_counts[ids], job.mean_size),
+            lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
+            epochs=torch.from_numpy(job.epochs),
+        )
+
+
+def adapts(algorithm: Algorithm) -> bool:
+    """Whether the shared model is fitted to each client before it is evaluated; otherwise it is one row for all."""
+    return type(algorithm).adapt is not Algorithm.adapt
+
+
+def in_parts(count: int, size: int) -> list[Integers]:
+    """0, 1, … count - 1 in pieces of at most this size."""
+    return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def join(parts: Sequence[object], order: Integers | None = None) -> Scores:
+    loss, accuracy = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Scores(loss, accuracy) if order is None else Scores(loss[order], accuracy[order])
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """[n]. A finite sum has finite parts, and takes one pass; only where there is none is a closer look needed."""
+    finite = rows.sum(1).isfinite()
+    return finite if bool(finite.all()) else rows.isfinite().all(1)

@@ -1,0 +1,174 @@
+"""ServerHalf: the shared state, the server's examples, and the uploads of a round. Clients are elsewhere."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import rng
+from .algorithm import Algorithm, Facts, State
+from .arrays import Floats, Integers
+from .clients import EVALUATED_TOGETHER, adapts, in_parts, join
+from .evaluate import Scores
+from .examples import Examples, ServerData
+from .storage import Allocate
+from .training.descent import Batch
+from .training.model import Model
+from .training.stack import Stack, Training
+
+GRADIENT_EXAMPLES = 500  # of which a gradient is taken at once
+
+
+class Job(NamedTuple):
+    kind: str  # "uploads", or the split on which the shared model is evaluated
+    ids: Integers  # of clients, or of blocks of the server's examples
+    round: int
+    role: str = ""  # of uploads: the split on which they are evaluated
+
+
+class ServerHalf:
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        data: ServerData,
+        training: Training,
+        *,
+        row: Tensor,
+        clients: int,
+        uploads: State | None = None,
+        look: int = 4000,
+        allocate: Allocate = torch.zeros,
+    ) -> None:
+        """`row`: the model at the start. `clients`: of the whole federation. `uploads`: where their uploads arrive, a row per
+        client; in a simulation these are the clients' own rows. `look`: the most examples on which each upload is
+        evaluated, because all uploads on all examples would grow with the square of the clients."""
+        self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
+        self.data = {"game": data.game.to(model.device), "server_test": data.test.to(model.device)}
+        self.support = data.game.of_one_owner().to(model.device)
+        self.samples = {role: _sample(examples, look, training.seed) for role, examples in self.data.items()}
+        self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
+        self.shared = algorithm.server_state(row.clone())
+        self.sent = {
+            name: allocate([1, *value.shape], dtype=value.dtype) for name, value in algorithm.send(self.shared).items()
+        }
+        if uploads is None:
+            shapes = algorithm.upload_state(row, model.layout)
+            uploads = {name: allocate([clients, *value.shape], dtype=value.dtype) for name, value in shapes.items()}
+        self.uploads = uploads
+        self._send()
+
+    @property
+    def model_row(self) -> Tensor:
+        """The shared model W."""
+        return self.shared["model"]
+
+    def participants(self, round: int, share: float) -> Integers:
+        count = max(1, int(share * self.clients + 0.5))
+        drawn = rng.stream(self.training.seed, "participants", round).choice(self.clients, count, replace=False)
+        return np.sort(drawn)
+
+    def receive(self, ids: Integers, uploads: State) -> None:
+        """Uploads that came from elsewhere, a row for each of these clients."""
+        for name, rows in uploads.items():
+            self.uploads[name][torch.from_numpy(ids)] = rows
+
+    def uploads_of(self, ids: Integers) -> State:
+        everybody = len(ids) == self.clients
+        return {name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()}
+
+    def candidates(self, ids: Integers) -> Tensor:
+        """The models that these clients' uploads stand for, [n, columns]."""
+        rows = self.algorithm.candidates(self.sent["model"], self.uploads_of(ids))
+        return rows.expand(len(ids), -1)
+
+    def evaluate_uploads(self, round: int, ids: Integers, role: str) -> Floats:
+        """The accuracy of each of these uploads on the server's examples of one role."""
+        parts = in_parts(len(ids), self.model.chunk)
+        answers: list[Any] = self.run_jobs([Job("uploads", ids[part], round, role) for part in parts])
+        return np.concatenate([*answers, np.empty(0)])
+
+    def aggregate(self, ids: Integers, weights: Floats) -> None:
+        """The next shared state, of these clients' uploads."""
+        if len(ids):
+            self.shared = self.aggregated(ids, weights)
+            self._send()
+
+    def aggregated(self, ids: Integers, weights: Floats) -> State:
+        """What the state would become."""
+        shares = torch.from_numpy(weights).to(self.model_row)
+        return self.algorithm.aggregate(self.shared, self.uploads_of(ids), shares, len(ids) / self.clients)
+
+    def gradient(self, row: Tensor, role: str) -> Tensor:
+        """Of a model's mean loss on the sample of one role."""
+        examples, gradient = self.samples[role], torch.zeros_like(row[None])
+        parts = zip(*(torch.split(part, GRADIENT_EXAMPLES) for part in (examples.x, examples.y)), strict=True)
+        with rng.torch_stream(self.training.seed, "slope"):  # a module with dropout draws
+            for x, y in parts:
+                weight = torch.full_like(y[None], 1 / len(y), dtype=row.dtype)
+                part = self.model.gradient(row[None], Batch(x[None], y[None], weight))
+                gradient += part * (len(y) / len(examples.y))
+        return gradient[0]
+
+    def evaluate(self, round: int) -> dict[str, tuple[float, float]]:
+        """Loss and accuracy of the shared model on both of the server's splits."""
+        roles = ("server_test", "game")
+        jobs = [Job(role, part, round) for role in roles for part in in_parts(len(self.data[role]), EVALUATED_TOGETHER)]
+        answers = self.run_jobs(jobs)
+        found = {}
+        for role in self.data:
+            scores = join([answer for job, answer in zip(jobs, answers, strict=True) if job.kind == role])
+            found[role] = pooled(scores, self.data[role])
+        return found
+
+    def work(self, job: Job) -> object:
+        """What a worker does."""
+        if job.kind == "uploads":
+            return self.model.accuracies(self.candidates(job.ids), self.samples[job.role])
+        rows = self.algorithm.adapt(self._alone(job.round)) if adapts(self.algorithm) else self.sent["model"]
+        return self.model.score(rows, self.data[job.kind], torch.from_numpy(job.ids))
+
+    def state(self) -> State:
+        """Everything that a round changes, as views."""
+        return {f"server.{name}": value for name, value in self.shared.items()}
+
+    def load(self, state: State) -> None:
+        for name, value in self.state().items():
+            value.copy_(state[name])
+        self._send()
+
+    def _send(self) -> None:
+        for name, value in self.algorithm.send(self.shared).items():
+            self.sent[name][0] = value
+
+    def _alone(self, round: int) -> Stack:
+        """The server as a client that keeps nothing: the shared model is fitted to the half that is not the test."""
+        classes = self.model.logits(self.sent["model"], self.support.x[None, :1]).shape[-1]
+        return Stack(
+            model=self.model,
+            examples=self.support,
+            training=self.training,
+            round=round,
+            ids=torch.tensor([0]),
+            first=0,
+            sent=self.sent,
+            kept={},
+            facts=Facts(self.support.sizes, self.support.y.bincount(minlength=classes)[None], float(len(self.support.y))),
+            lr=torch.tensor([self.training.lr], device=self.model.device, dtype=self.model.layout.dtype),
+            epochs=torch.ones(1, dtype=torch.long),
+        )
+
+
+def pooled(scores: Scores, examples: Examples) -> tuple[float, float]:
+    """Loss and accuracy over all examples, whoever owns them."""
+    sizes = examples.sizes.numpy()
+    return float(scores.loss @ sizes / sizes.sum()), float(scores.accuracy @ sizes / sizes.sum())
+
+
+def _sample(examples: Examples, count: int, seed: int) -> Examples:
+    if len(examples.y) <= count:
+        return examples
+    chosen = torch.from_numpy(np.sort(rng.stream(seed, "look").choice(len(examples.y), count, replace=False)))
+    return Examples(examples.x[chosen], examples.y[chosen], torch.tensor([0, count]))

@@ -1,0 +1,93 @@
+"""Follower: the server's turn of a round."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from pagefl.agents.ddpg import Losses
+from pagefl.core.algorithm import State
+from pagefl.core.arrays import Floats, Integers
+from pagefl.core.server import ServerHalf
+
+from .messages import SCORES, SIZE, Answer, Orders
+from .protocol import ServerPolicy, by_size
+from .rewards import DemandRatio, reward
+from .terms import Terms
+from .uploads import Uploads
+
+AGENT, KNOWN = "server_agent.", "known."
+
+
+class Round(NamedTuple):
+    """One round, as it was played."""
+
+    orders: Orders
+    answer: Answer
+    weights: Floats  # of answer.clients
+    test: tuple[float, float]  # loss and accuracy of the new W on the half that only evaluates
+    game: tuple[float, float]  # and on the half that states and rewards may use
+    reward: float
+    losses: Losses | None  # of the server's agent
+    taught: Losses | None  # of the agent that clients share, where the server trains it
+    upload_accuracy: Floats | None  # of answer.clients, where the policy asked for it
+
+
+class Follower:
+    """A server half, its policy, and what clients have told so far."""
+
+    def __init__(self, half: ServerHalf, policy: ServerPolicy, terms: Terms) -> None:
+        self.half, self.policy, self.terms = half, policy, terms
+        self.role = "server_test" if terms.released else "game"  # the split of states and rewards
+        self.known = {name: np.full(half.clients, np.nan) for name in (SIZE, *SCORES)}
+
+    def introduction(self) -> Orders:
+        """Nobody trains: clients evaluate the model that they are sent."""
+        return self._orders(0, np.empty(0, np.int64), DemandRatio(), mean_size=1.0)
+
+    def orders(self, round: int, demand: DemandRatio) -> Orders:
+        clients = self.half.participants(round, self.terms.participation)
+        return self._orders(round, clients, demand, float(np.nanmean(self.known[SIZE])))
+
+    def _orders(self, round: int, clients: Integers, demand: DemandRatio, mean_size: float) -> Orders:
+        sent = {name: rows[0] for name, rows in self.half.sent.items()}
+        return Orders(round, clients, sent, self.policy.sent, demand, mean_size)
+
+    def note(self, answer: Answer) -> None:
+        """Remember what clients tell. Of those that did not train, what they do not tell stays as it was."""
+        for name, values in self.known.items():
+            told = answer.told[name]
+            np.copyto(values, told, where=~np.isnan(told))
+            values[answer.clients] = told[answer.clients]
+
+    def follow(self, orders: Orders, answer: Answer) -> Round:
+        """Learn from what clients share, weigh their uploads, aggregate, and see what it was worth."""
+        round, clients = orders.round, answer.clients
+        self.half.receive(clients, answer.uploads)
+        taught = self.policy.update(round, answer.experience) if answer.experience else None
+        uploads = Uploads(self.half, round, clients, self.known[SIZE][clients], self.role)
+        losses = self.policy.observe(round, clients, uploads)
+        weights = self.policy.act(round, clients, uploads)
+        if "p" in self.terms.freeze:
+            weights = by_size(uploads)
+        self.half.aggregate(clients, weights)
+        scores = self.half.evaluate(round)
+        loss = scores[self.role][0]
+        if self.terms.reward == "weighted-local":
+            loss = float(weights @ answer.told["test_loss" if self.terms.released else "train_loss"][clients])
+        earned = float(reward(loss, self.terms.penalty))
+        self.policy.reward(round, earned * orders.demand.server)
+        return Round(
+            orders, answer, weights, scores["server_test"], scores["game"], earned, losses, taught, uploads.known_accuracy
+        )
+
+    def state(self) -> State:
+        known = {KNOWN + name: torch.from_numpy(values) for name, values in self.known.items()}
+        return {**self.half.state(), **{AGENT + name: value for name, value in self.policy.tensors.items()}, **known}
+
+    def load(self, tensors: State) -> None:
+        self.half.load(tensors)
+        self.policy.load({name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)})
+        for name, values in self.known.items():  # a client that the checkpoint does not know keeps what it has told since
+            found = tensors[KNOWN + name].numpy()
+            np.copyto(values, found, where=~np.isnan(tensors[KNOWN + SIZE].numpy()))

@@ -1,0 +1,89 @@
+"""Leaders: the clients' turn of a round, for the block of clients that is here."""
+
+import numpy as np
+
+from pagefl.core.algorithm import State
+from pagefl.core.arrays import Integers
+from pagefl.core.clients import ClientHalf
+
+from .messages import SIZE, Answer, Orders, table
+from .protocol import ClientPolicy, Moves, Observation, Outcome, Setup
+from .rewards import reward
+from .terms import Terms
+
+AGENT = "clients_agent."
+NOBODY = np.empty(0, np.int64)
+
+
+class Leaders:
+    """A client half and its policy: on a node, one client; in a simulation, all of them."""
+
+    def __init__(self, half: ClientHalf, policy: ClientPolicy, setup: Setup, terms: Terms) -> None:
+        self.half, self.policy, self.terms = half, policy, terms
+        self.fixed = ClientPolicy(setup)
+        self.role = "test" if terms.released else "reward"  # the split of states and rewards
+        self.met = False
+
+    def meet(self, orders: Orders) -> Answer | None:
+        """The model that was sent, on every client's data: who has not trained yet is known by it."""
+        if self.met:
+            return None
+        self.met = True
+        self._receive(orders)
+        found = self.half.evaluate(orders.round, "test", "reward")
+        told = table(self.half.size)
+        told |= {SIZE: self.half.sizes.astype(np.float64), "train_loss": found["reward"].loss}
+        for when in ("test", "before"):
+            told |= {f"{when}_accuracy": found["test"].accuracy.copy(), f"{when}_loss": found["test"].loss.copy()}
+        return Answer(NOBODY, NOBODY, {}, {}, told)
+
+    def answer(self, orders: Orders) -> Answer:
+        """Observe, choose, train, learn."""
+        self._receive(orders)
+        round, clients = orders.round, orders.clients - self.half.first
+        seen = Observation(lambda: self.half.evaluate(round, self.role)[self.role], orders.demand).of(clients)
+        losses = self.policy.observe(round, clients, seen)
+        moves = self._moves(round, clients, seen)
+        trained = self.half.train(round, clients, *moves, uploads_too=self.policy.uses_upload_loss)
+        ids = trained.ids
+        scores = trained.test if self.terms.released else trained.train
+        rewards = reward(scores.loss, self.terms.penalty)
+        if len(ids):
+            paid = rewards * orders.demand.clients
+            self.policy.reward(round, ids, Outcome(paid, scores.accuracy, scores.loss, trained.upload.loss))
+        told = table(self.half.size)
+        told |= {SIZE: self.half.sizes.astype(np.float64)}
+        told |= {"before_accuracy": trained.before.accuracy, "before_loss": trained.before.loss}
+        for name, who, values in (
+            ("lr", clients, moves.lr),
+            ("epochs", clients, moves.epochs),
+            ("state", clients, seen.accuracy if seen.was_used else np.nan),
+            ("critic_loss", clients, np.nan if losses is None else losses.critic.numpy()),
+            ("actor_loss", clients, np.nan if losses is None else losses.actor.numpy()),
+            ("reward", ids, rewards),
+            ("test_accuracy", ids, trained.test.accuracy),
+            ("test_loss", ids, trained.test.loss),
+            ("train_accuracy", ids, trained.train.accuracy),
+            ("train_loss", ids, trained.train.loss),
+        ):
+            told[name][who] = values
+        first = self.half.first
+        return Answer(first + ids, first + trained.quarantined, {}, self.policy.experience(ids), told)
+
+    def state(self) -> State:
+        return {**self.half.state(), **{AGENT + name: value for name, value in self.policy.tensors.items()}}
+
+    def load(self, tensors: State) -> None:
+        self.half.load(tensors)
+        self.policy.load({name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)})
+
+    def _receive(self, orders: Orders) -> None:
+        self.half.receive(orders.sent)
+        self.half.mean_size = orders.mean_size
+        self.policy.receive(orders.policy)
+
+    def _moves(self, round: int, clients: Integers, seen: Observation) -> Moves:
+        """The policy's moves, but for the factors that the settings hold fixed."""
+        moves, fixed = self.policy.act(round, clients, seen), self.fixed.act(round, clients, seen)
+        lr = fixed.lr if "eta" in self.terms.freeze else moves.lr
+        return Moves(lr, fixed.epochs if "alpha" in self.terms.freeze else moves.epochs)

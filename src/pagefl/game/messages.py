@@ -1,0 +1,44 @@
+"""What crosses between server and clients in a round: one message each way."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from pagefl.core.algorithm import State
+from pagefl.core.arrays import Floats, Integers
+
+from .rewards import DemandRatio
+
+# Numbers that clients tell of themselves.
+SIZE = "size"
+SCORES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "before_accuracy", "before_loss")
+MOVES = ("lr", "epochs", "reward", "state", "critic_loss", "actor_loss")
+
+
+class Orders(NamedTuple):
+    """From the server to the clients."""
+
+    round: int
+    clients: Integers  # who trains; empty: evaluate the model that is sent, and tell
+    sent: State  # the algorithm's
+    policy: State  # the server policy's
+    demand: DemandRatio
+    mean_size: float  # of the clients' training data
+
+
+class Answer(NamedTuple):
+    """From the clients to the server."""
+
+    clients: Integers  # whose uploads arrived, ascending
+    quarantined: Integers  # whose results were not finite, or were refused
+    uploads: State  # a row for each of `clients`; empty in a simulation, where the server reads the clients' rows
+    experience: State  # a row for each of `clients`
+    told: Mapping[str, Floats]  # a number for every client of the federation; NaN where there is none
+    absent: Mapping[str, int] = MappingProxyType({})  # in a deployment: how many did not answer, or too late
+
+
+def table(clients: int) -> dict[str, Floats]:
+    """Nothing told yet."""
+    return {name: np.full(clients, np.nan) for name in (SIZE, *SCORES, *MOVES)}

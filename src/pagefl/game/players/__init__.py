@@ -1,0 +1,19 @@
+"""The registry: the name of players leads to their class. A class's arguments are its settings."""
+
+from pagefl.game.protocol import Players
+
+from .dapfl import DapFl
+from .fixed import Fixed
+from .page import Page
+from .random import Random
+from .schedule import Schedule
+from .shared import PageShared
+
+PLAYERS: dict[str, type[Players]] = {
+    "fixed": Fixed,
+    "random": Random,
+    "schedule": Schedule,
+    "dapfl": DapFl,
+    "page": Page,
+    "page-shared": PageShared,
+}

@@ -1,0 +1,10 @@
+"""The ranges of players' settings. The spec is checked against them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Rounds = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]

@@ -1,0 +1,90 @@
+"""PAGE. Chen, Wang, Hu, Yan, Zhou, Lin: PAGE: Equilibrate Personalization and Generalization in Federated Learning.
+WWW 2024."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pagefl.agents.ddpg import DdpgSettings, Losses
+from pagefl.core.algorithm import State
+from pagefl.core.arrays import Floats, Integers
+from pagefl.game.learner import Learner, Learning, Scale
+from pagefl.game.protocol import ClientPolicy, Players, ServerPolicy, Setup
+from pagefl.game.ranges import Ranges
+from pagefl.game.uploads import Uploads
+
+from .bounds import Count, Positive, Rounds
+from .client_agents import ClientAgents
+
+
+@dataclass(frozen=True)
+class Page(Players):
+    """Every client's DDPG agent picks its lr and epochs; the server's agent picks the weights."""
+
+    uses_demand = True
+
+    lr_min: Positive = 1e-3
+    lr_max: Positive = 0.1
+    epochs_max: Count = 20
+    temperature: Positive = 1.0
+    critic_lr: Positive = 5e-3
+    actor_lr: Positive = 5e-4
+    tau: Positive = 5e-3
+    gamma: Positive = 0.99
+    warm_up: Rounds = 36
+    explore_rounds: Rounds = 500
+    rewards: Scale = "raw"
+
+    def client_policy(self, setup: Setup) -> ClientPolicy:
+        """The state is the shared model's accuracy on the client's data; the reward is one over its own model's loss."""
+        learning = self._learning(self.explore_rounds)
+        return ClientAgents(
+            setup, self._ranges(setup), learning, state=lambda seen: [seen.accuracy], earned=lambda outcome: outcome.reward
+        )
+
+    def server_policy(self, setup: Setup) -> ServerPolicy:
+        return PageServer(setup, self._ranges(setup), self._learning(0))  # it does not explore after the warm-up
+
+    def _ranges(self, setup: Setup) -> Ranges:
+        return Ranges(self.lr_min, self.lr_max, self.epochs_max, self.temperature, "released" if setup.released else "clean")
+
+    def _learning(self, explore_rounds: int) -> Learning:
+        ddpg = DdpgSettings(self.actor_lr, self.critic_lr, self.tau, self.gamma)
+        return Learning(ddpg, self.warm_up, explore_rounds, self.rewards)
+
+
+class PageServer(ServerPolicy):
+    """The state is every upload's accuracy on the server's game half; the reward is one over the new model's loss there."""
+
+    def __init__(self, setup: Setup, ranges: Ranges, learning: Learning) -> None:
+        super().__init__(setup)
+        self.ranges = ranges
+        self.learner = Learner("server", 1, setup.clients, setup.clients, setup.rounds, setup.seed, learning)
+
+    def observe(self, round: int, clients: Integers, uploads: Uploads) -> Losses | None:
+        return self.learner.observe(round, ONE, self._state(clients, uploads))
+
+    def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
+        action = self.learner.act(round, ONE, self._state(clients, uploads))
+        return self.ranges.weights(action[0, clients])
+
+    def reward(self, round: int, reward: float) -> None:
+        self.learner.reward(ONE, np.array([reward]))
+
+    def _state(self, clients: Integers, uploads: Uploads) -> Floats:
+        state = np.zeros((1, self.learner.ddpg.states))  # absent clients: zero
+        state[0, clients] = uploads.accuracy
+        return state
+
+    @property
+    def tensors(self) -> State:
+        return self.learner.tensors
+
+    def load(self, tensors: State) -> None:
+        self.learner.load(tensors)
+
+    def freeze(self) -> None:
+        self.learner.frozen = True
+
+
+ONE = np.array([0])  # the server's only agent

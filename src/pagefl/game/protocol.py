@@ -1,0 +1,202 @@
+"""What players are: a policy for the clients, a policy for the server. The defaults play the task's own settings.
+
+In every round the clients lead and the server follows:
+
+    clients   receive what the server sends   observe   act: lr, epochs   (train)       reward   experience
+    server    update by the experience        observe   act: weights      (aggregate)   reward
+
+`act` only chooses. `observe` learns: it is called when the outcome of the last move is in sight. A policy whose transitions
+are complete with their reward may learn in `reward`.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from pagefl.agents.ddpg import Losses
+from pagefl.core.algorithm import State
+from pagefl.core.arrays import Floats, Integers
+from pagefl.core.evaluate import Scores
+
+from .rewards import DemandRatio
+
+if TYPE_CHECKING:
+    from .uploads import Uploads
+
+
+class Setup(NamedTuple):
+    """What players are told before the first round."""
+
+    clients: int  # that the policy plays; clients are numbered from 0
+    rounds: int
+    seed: int
+    lr: float  # the task's own
+    epochs: int
+    released: bool = False  # the protocol of the published programs
+    first: int = 0  # the federation's number of the policy's first client: on a node that holds one of many, its own
+
+
+class Moves(NamedTuple):
+    lr: Floats
+    epochs: Integers
+
+
+class Observation:
+    """The shared model on the clients' own data, before they move. It is evaluated only if a policy asks for it."""
+
+    def __init__(self, evaluate: Callable[[], Scores], demand: DemandRatio = DemandRatio()) -> None:  # noqa: B008 (frozen)
+        self._evaluate, self.demand = evaluate, demand
+
+    @cached_property
+    def scores(self) -> Scores:
+        return self._evaluate()
+
+    @property
+    def accuracy(self) -> Floats:
+        return self.scores.accuracy
+
+    @property
+    def loss(self) -> Floats:
+        return self.scores.loss
+
+    @property
+    def was_used(self) -> bool:
+        return "scores" in vars(self)
+
+    def of(self, which: Integers) -> "Observation":
+        return Observation(lambda: Scores(self.loss[which], self.accuracy[which]), self.demand)
+
+
+class Outcome(NamedTuple):
+    """What came of a move: the client's own model on its own data, after training."""
+
+    reward: Floats  # 1 / loss, times the demand ratio
+    accuracy: Floats
+    loss: Floats
+    upload_loss: Floats  # of what the client uploads; for most algorithms that is its own model
+
+
+class ClientPolicy:
+    """Chooses lr and epochs for a block of clients. `clients` are the positions of those that take part in the round."""
+
+    uses_upload_loss: ClassVar[bool] = False  # True: evaluate uploads too, where they are not the personal models
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.frozen = False
+
+    @property
+    def received(self) -> State:
+        """What the server's policy sends: these tensors are overwritten by it in every round."""
+        return {}
+
+    def receive(self, policy: State) -> None:
+        for name, value in self.received.items():
+            value.copy_(policy[name])
+
+    def observe(self, round: int, clients: Integers, seen: Observation) -> Losses | None:
+        """Learn from what the last move led to."""
+        return None
+
+    def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
+        return Moves(np.full(len(clients), self.setup.lr), np.full(len(clients), self.setup.epochs))
+
+    def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
+        """What the moves of these clients were worth."""
+
+    def experience(self, clients: Integers) -> State:
+        """What these clients send to the server's policy, a row each."""
+        return {}
+
+    @property
+    def tensors(self) -> State:
+        """Everything that a round changes, for checkpoints."""
+        return {}
+
+    def load(self, tensors: State) -> None:
+        for name, value in self.tensors.items():
+            value.copy_(tensors[name])
+
+    def freeze(self) -> None:
+        """From now on play the strategy as it is: do not explore, do not learn."""
+        self.frozen = True
+
+
+class ServerPolicy:
+    """Chooses the weights of the uploads."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.frozen = False
+
+    @property
+    def sent(self) -> State:
+        """What is sent to the clients' policies in every round."""
+        return {}
+
+    def update(self, round: int, experience: State) -> Losses | None:
+        """Learn from what clients sent, a row each."""
+        return None
+
+    def observe(self, round: int, clients: Integers, uploads: "Uploads") -> Losses | None:
+        """Learn from what the last move led to."""
+        return None
+
+    def act(self, round: int, clients: Integers, uploads: "Uploads") -> Floats:
+        """The weights of these clients' uploads. They sum to one."""
+        return by_size(uploads)
+
+    def reward(self, round: int, reward: float) -> None:
+        """What the weights were worth: one over the new model's loss, times the demand ratio."""
+
+    @property
+    def tensors(self) -> State:
+        return {}
+
+    def load(self, tensors: State) -> None:
+        for name, value in self.tensors.items():
+            value.copy_(tensors[name])
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+
+def by_size(uploads: "Uploads") -> Floats:
+    """Weights by the clients' numbers of examples."""
+    return np.asarray(uploads.sizes / uploads.sizes.sum())
+
+
+class Players:
+    """Who chooses lr, epochs and weights. The defaults play the task's lr and epochs, and weights by data size.
+
+    A kind of players is a class whose constructor's arguments are its settings. This one halves the learning rate of clients
+    on whose data the shared model is already good:
+
+        @dataclass(frozen=True)
+        class Careful(pagefl.Players):
+            good: float = 0.9
+
+            def client_policy(self, setup):
+                return CarefulClients(setup, self.good)
+
+        class CarefulClients(pagefl.ClientPolicy):
+            def __init__(self, setup, good):
+                super().__init__(setup)
+                self.good = good
+
+            def act(self, round, clients, seen):
+                lr, epochs = super().act(round, clients, seen)
+                return pagefl.Moves(np.where(seen.accuracy > self.good, lr / 2, lr), epochs)
+
+        pagefl.run(task="synthetic", players=Careful(good=0.8))
+    """
+
+    uses_demand: ClassVar[bool] = False  # True: the demand ratio changes how they play
+
+    def client_policy(self, setup: Setup) -> ClientPolicy:
+        return ClientPolicy(setup)
+
+    def server_policy(self, setup: Setup) -> ServerPolicy:
+        return ServerPolicy(setup)

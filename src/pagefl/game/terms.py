@@ -1,0 +1,25 @@
+"""Terms: what is agreed before the game begins."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .ranges import Protocol
+
+Factor = Literal["p", "alpha", "eta"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How moves are rewarded, who takes part, and which factors are held fixed."""
+
+    penalty: float = 0.0
+    reward: Literal["aggregate", "weighted-local"] = "aggregate"
+    protocol: Protocol = "clean"
+    freeze: frozenset[Factor] = frozenset()
+    participation: float = 1.0
+    on_bad_upload: Literal["quarantine", "stop"] = "quarantine"
+
+    @property
+    def released(self) -> bool:
+        """States and rewards on test splits, as in the published programs."""
+        return self.protocol == "released"

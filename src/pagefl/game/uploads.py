@@ -1,0 +1,46 @@
+"""Uploads: what a server's policy can find out about a round's uploads before it weighs them."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pagefl.core.arrays import Floats, Integers
+from pagefl.core.server import ServerHalf
+
+
+class Uploads:
+    """`sizes` is told by the clients; everything else is computed when it is asked for, on one split of the server's."""
+
+    def __init__(self, half: ServerHalf, round: int, clients: Integers, sizes: Floats, role: str = "game") -> None:
+        self.half, self.round, self.clients, self.sizes, self.role = half, round, clients, sizes, role
+
+    @cached_property
+    def accuracy(self) -> Floats:
+        """Of the models that the uploads stand for."""
+        return self.half.evaluate_uploads(self.round, self.clients, self.role)
+
+    @property
+    def known_accuracy(self) -> Floats | None:
+        """`accuracy`, if somebody has asked for it."""
+        return vars(self).get("accuracy")
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The models that the uploads stand for, [n, columns]."""
+        return self.half.candidates(self.clients)
+
+    @cached_property
+    def moves(self) -> tuple[Floats, Floats]:
+        """How far each has moved from the shared model, and the cosine between its move and the mean of all moves."""
+        sent = self.half.sent["model"]
+        mean = self.rows.mean(0) - sent[0]
+        norm, along = torch.empty(2, len(self.clients), dtype=torch.float64)
+        for i, row in enumerate(self.rows):  # one by one: a hundred large models are not held twice
+            norm[i], along[i] = (row - sent[0]).norm(), (row - sent[0]) @ mean
+        return norm.numpy(), (along / (norm * mean.double().norm()).clamp(min=1e-12)).numpy()
+
+    def slope(self, weights: Floats) -> Floats:
+        """By how much the shared model's loss would rise with each weight, if these were the weights."""
+        model = self.half.aggregated(self.clients, weights)["model"]
+        return (self.rows @ self.half.gradient(model, self.role)).double().numpy()

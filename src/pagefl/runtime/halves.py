@@ -1,0 +1,94 @@
+"""The halves of a federation, made of a task, an algorithm and settings: both for a simulation, one for a node or a server."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pagefl.core import rng
+from pagefl.core.algorithm import Algorithm, State
+from pagefl.core.clients import ClientHalf
+from pagefl.core.errors import UserError
+from pagefl.core.examples import ClientData, Examples, ServerData
+from pagefl.core.server import ServerHalf
+from pagefl.core.storage import Allocate
+from pagefl.core.training import linear
+from pagefl.core.training.model import Model
+from pagefl.core.training.stack import Training
+from pagefl.game.protocol import Setup
+from pagefl.game.terms import Terms
+
+from . import paths
+from .settings import Settings
+from .task import Task
+
+Say = Callable[[str], None]
+
+
+class Start(NamedTuple):
+    """What both halves begin with."""
+
+    model: Model
+    row: Tensor  # the shared model before the first round
+    algorithm: Algorithm
+    training: Training
+    settings: Settings
+
+
+def start(
+    task: Task, algorithm: Algorithm, settings: Settings, examples: list[Examples], say: Say = lambda line: None
+) -> Start:
+    """`examples`: those that this process holds. The first ones tell how the model is best trained."""
+    module = task.fresh_module(settings.seed)
+    labels = 1 + max(int(part.y.max()) for part in examples)
+    try:
+        with rng.torch_stream(settings.seed, "measuring"):
+            model = paths.build(module, examples[0].x[: settings.batch_size], labels, settings.path, settings.device)
+    except RuntimeError as error:  # torch's own words about a device it does not have
+        raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
+    if not linear.compiled():
+        say("compiling the kernels (once; kept in numba's cache) …")
+    training = Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip)
+    return Start(model, model.layout.row(module), algorithm, training, settings)
+
+
+def client_half(begin: Start, data: ClientData, *, first: int = 0, allocate: Allocate = torch.zeros) -> ClientHalf:
+    """`first`: the number of the block's first client."""
+    chunk = begin.settings.chunk or None
+    return ClientHalf(
+        begin.model, begin.algorithm, data, begin.training, row=begin.row, chunk=chunk, first=first, allocate=allocate
+    )
+
+
+def server_half(
+    begin: Start, data: ServerData, clients: int, *, uploads: State | None = None, allocate: Allocate = torch.zeros
+) -> ServerHalf:
+    return ServerHalf(
+        begin.model,
+        begin.algorithm,
+        data,
+        begin.training,
+        row=begin.row,
+        clients=clients,
+        uploads=uploads,
+        look=begin.settings.look,
+        allocate=allocate,
+    )
+
+
+def setup_of(settings: Settings, clients: int, first: int = 0) -> Setup:
+    """What the players of these clients are told before the first round."""
+    released = settings.protocol == "released"
+    return Setup(clients, settings.rounds, settings.seed, settings.lr, settings.epochs, released, first)
+
+
+def terms_of(settings: Settings) -> Terms:
+    return Terms(
+        penalty=settings.reward_penalty,
+        reward=settings.reward,
+        protocol=settings.protocol,
+        freeze=frozenset(settings.freeze),
+        participation=settings.participation,
+        on_bad_upload=settings.on_bad_upload,
+    )

@@ -1,0 +1,103 @@
+"""Simulation: both halves of a federation in one process, with workers that share their rows."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pagefl.core import clients, server
+from pagefl.core.algorithm import Algorithm
+from pagefl.core.clients import ClientHalf
+from pagefl.core.examples import Splits
+from pagefl.core.server import ServerHalf
+from pagefl.game.follower import Follower
+from pagefl.game.leaders import Leaders
+from pagefl.game.protocol import Players
+
+from . import halves
+from .halves import Say
+from .settings import Settings
+from .task import Task
+from .workers import CAN_FORK, SharedRows, Workers, one_thread
+
+
+class Simulation:
+    """The server reads uploads where the clients have written them. `follower` and `leaders` play the game's two turns."""
+
+    def __init__(self, server: ServerHalf, clients: ClientHalf, settings: Settings) -> None:
+        self.server, self.clients, self.settings = server, clients, settings
+
+    def game(self, players: Players) -> tuple[Follower, Leaders]:
+        setup, terms = halves.setup_of(self.settings, self.clients.size), halves.terms_of(self.settings)
+        leaders = Leaders(self.clients, players.client_policy(setup), setup, terms)
+        return Follower(self.server, players.server_policy(setup), terms), leaders
+
+    def models(self) -> tuple[Tensor, Tensor]:
+        """The shared model and the personal ones."""
+        return self.server.model_row, self.clients.storage.personal
+
+    def work(self, job: clients.Job | server.Job) -> object:
+        return self.clients.work(job) if isinstance(job, clients.Job) else self.server.work(job)
+
+    @contextmanager
+    def with_workers(self) -> Iterator[None]:
+        count = worker_count(self.settings)
+        if count == 1:
+            yield
+            return
+        workers = Workers(count, self.work)
+        self.clients.run_jobs = self.server.run_jobs = workers.run
+        try:
+            yield
+        finally:
+            workers.close()
+
+
+def simulate(
+    task: Task,
+    algorithm: Algorithm,
+    settings: Settings,
+    say: Say = lambda line: None,
+    folder: Path | None = None,
+) -> Simulation:
+    """`folder`: for rows that do not fit into memory."""
+    data = split(task, settings)
+    begin = halves.start(task, algorithm, settings, [data.train, data.test, data.game, data.server_test], say)
+    shared = SharedRows(folder)
+    allocate = shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device)
+    client_half = halves.client_half(begin, data.of_clients, allocate=allocate)
+    server_half = halves.server_half(
+        begin, data.of_server, client_half.size, uploads=client_half.storage.uploads, allocate=allocate
+    )
+    if shared.in_file:
+        say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
+    return Simulation(server_half, client_half, settings)
+
+
+def split(task: Task, settings: Settings) -> Splits:
+    """With a hold-out where the settings want one, unless the data have their own."""
+    if not settings.holdout or task.data.holdout is not None:
+        return task.data
+    return task.data.hold_out(settings.holdout, settings.seed)
+
+
+def worker_count(settings: Settings) -> int:
+    if settings.device != "cpu" or not CAN_FORK:
+        return 1
+    return settings.workers or len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def one_numeric_mode() -> Iterator[None]:
+    """One thread and no denormals, so that bits do not depend on a machine's cores."""
+    threads = torch.get_num_threads()
+    one_thread()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)

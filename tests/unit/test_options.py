@@ -1,0 +1,175 @@
+"""Every option of local SGD, on every path of a model, against a plain loop over clients."""
+
+import numpy as np
+import pytest
+import torch
+from federations import CLASSES, FEATURES, client, linear, mlp
+from torch.func import functional_call
+
+from pagefl import UserError
+from pagefl.core import rng
+from pagefl.core.algorithm import Facts
+from pagefl.core.examples import Examples
+from pagefl.core.layout import Layout
+from pagefl.core.training.batches import draw
+from pagefl.core.training.linear import LinearModel
+from pagefl.core.training.model import RowModel, StackedModel
+from pagefl.core.training.options import Options
+from pagefl.core.training.stack import Stack, Training
+
+SEED, SIZES, N = 3, (5, 11, 8), 3
+LR, EPOCHS = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([2, 1, 3])
+TRAINING = Training(SEED, 0.1, batch_size=4, weight_decay=0.02, clip=0.7)
+EXAMPLES = Examples.of([client(size, i) for i, size in enumerate(SIZES)])
+PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+
+
+def noise(name: str, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(rng.stream(SEED, name).normal(size=shape)).float()
+
+
+def with_anchor(width: int) -> dict:
+    return {"anchor": noise("anchor", N, width)}
+
+
+def pull_back(rows: torch.Tensor, gradient: torch.Tensor, who: torch.Tensor) -> torch.Tensor:
+    return 0.5 * gradient + (0.1 + 0.1 * who[:, None]) * rows  # another one for each row of the stack
+
+
+CASES = {  # by the width of a row and its head
+    "nothing": lambda width, head: {},
+    "lr": lambda width, head: {"lr": torch.tensor([0.05, 0.2, 0.4])},
+    "epochs": lambda width, head: {"epochs": torch.tensor([1, 3, 2])},
+    "mu": lambda width, head: {"mu": 0.3, **with_anchor(width)},
+    "mu of each": lambda width, head: {"mu": torch.tensor([0.1, 0.5, 0.9]), **with_anchor(width)},
+    "shift": lambda width, head: {"shift": 0.1 * noise("shift", N, width)},
+    "direction": lambda width, head: {"direction": pull_back},
+    "head alone": lambda width, head: {"columns": head},
+    "columns that cut a parameter": lambda width, head: {"columns": slice(3, width - 5)},
+    "columns from the end": lambda width, head: {"columns": slice(-7, None)},
+    "offset": lambda width, head: {"offset": noise("offset", N, CLASSES)},
+    "part": lambda width, head: {"part": (0.3, 1.0)},
+    "repeats": lambda width, head: {"repeats": 3},
+    "anchor that moves": lambda width, head: {"anchor_rate": torch.tensor([0.1, 0.2, 0.3]), **with_anchor(width)},
+    "top": lambda width, head: {"top": 0.3 * noise("top", N, head.stop - head.start)},
+    "as pFedMe": lambda width, head: {
+        "mu": 0.4, "repeats": 2, "anchor_rate": torch.tensor([0.1, 0.2, 0.3]), **with_anchor(width)
+    },
+    "as Fed-ROD": lambda width, head: {
+        "offset": noise("offset", N, CLASSES), "top": 0.3 * noise("top", N, head.stop - head.start)
+    },
+    "columns, mu and shift": lambda width, head: {
+        "columns": slice(2, width - 3), "mu": 0.3, "shift": 0.1 * noise("shift", N, width), **with_anchor(width)
+    },
+}  # fmt: skip
+
+
+def plain(module, rows: torch.Tensor, options: dict) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """One client after the other, one example batch after the other."""
+    layout, rows = Layout(module), rows.clone()
+    anchor, top = (options[name].clone() if name in options else None for name in ("anchor", "top"))
+    trained = range(*options.get("columns", slice(None)).indices(layout.width))
+    columns = slice(trained.start, trained.stop)
+    lrs, epochs = options.get("lr", LR), options.get("epochs", EPOCHS)
+    mu = torch.as_tensor(options.get("mu", 0.0)).expand(N)
+
+    def gradient(row, x, y, offset):
+        leaf = row.detach().requires_grad_()
+        logits = functional_call(module, layout.views(leaf), (x,)) + offset
+        return torch.autograd.grad(torch.nn.functional.cross_entropy(logits, y), leaf)[0]
+
+    def step(row, direction, lr):
+        norm = direction.norm()
+        clipped = direction * min(1.0, TRAINING.clip / (float(norm) + 1e-6))
+        return row - lr * (clipped + TRAINING.weight_decay * row)
+
+    for i in range(N):
+        x, y = EXAMPLES.client(i)
+        for chosen in batches(i, len(y), int(epochs[i]), options.get("part")):
+            for _ in range(options.get("repeats", 1)):
+                if top is not None:
+                    last, whole = slice(layout.width - top.shape[1], layout.width), rows[i].clone()
+                    whole[last] += top[i]
+                    personal = gradient(whole, x[chosen], y[chosen], 0.0)[last]
+                offset = options["offset"][i] if "offset" in options else 0.0
+                direction = gradient(rows[i], x[chosen], y[chosen], offset)
+                if "direction" in options:
+                    direction = options["direction"](rows[i : i + 1], direction[None], torch.tensor([i]))[0]
+                elif anchor is not None:
+                    direction = direction + mu[i] * (rows[i] - anchor[i])
+                if "shift" in options:
+                    direction = direction + options["shift"][i]
+                rows[i, columns] = step(rows[i, columns], direction[columns], lrs[i])
+                if top is not None:
+                    top[i] = step(top[i], personal, lrs[i])
+            if "anchor_rate" in options:
+                anchor[i] += options["anchor_rate"][i] * (rows[i] - anchor[i])
+    return rows, anchor, top
+
+
+def batches(i: int, size: int, epochs: int, part: tuple[float, float] | None) -> list[np.ndarray]:
+    """Only the order of the examples is taken from the engine's random streams."""
+    pool = np.arange(size)
+    if part is not None:
+        whole = draw(np.array([rng.key(SEED, "part", 1, i)], np.uint64), np.array([size]), np.array([1]), size)
+        pool = whole.positions[0, 0][round(size * part[0]) : round(size * part[1])]
+    key = np.array([rng.key(SEED, "batches", 1, 0, i)], np.uint64)
+    index, counts, _ = draw(key, np.array([len(pool)]), np.array([epochs]), TRAINING.batch_size)
+    return [pool[places[:count]] for places, count in zip(index[0], counts[0], strict=True)]
+
+
+def stack(model) -> Stack:
+    counts = torch.stack([EXAMPLES.client(i)[1].bincount(minlength=CLASSES) for i in range(N)])
+    facts = Facts(EXAMPLES.sizes, counts, 8.0)
+    return Stack(model, EXAMPLES, TRAINING, 1, torch.arange(N), 0, {}, {}, facts, LR, EPOCHS)
+
+
+@pytest.mark.parametrize(("path", "make"), PATHS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_option_on_every_path(path, make, case):
+    with rng.torch_stream(1, "module"):
+        module = make()
+    layout = Layout(module)
+    rows = layout.row(module) + 0.1 * noise("rows", N, layout.width)
+    options = CASES[case](layout.width, layout.head)
+    expected = plain(module, rows, options)
+    for got, wanted in zip(stack(path(module)).descend(rows, **options), expected, strict=True):
+        if wanted is not None:
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("path", "make"), PATHS)
+def test_a_gradient_is_zero_outside_its_columns(path, make):
+    module = make()
+    layout = Layout(module)
+    rows = noise("rows", 1, layout.width)
+    x, y = client(6, 1)
+    batch = stack(path(module)).model
+    from pagefl.core.training.descent import Batch
+
+    whole = batch.gradient(rows, Batch(x[None], y[None], torch.full((1, 6), 1 / 6)))
+    cut = batch.gradient(rows, Batch(x[None], y[None], torch.full((1, 6), 1 / 6)), slice(2, FEATURES + 3))
+    assert torch.allclose(cut[:, 2 : FEATURES + 3], whole[:, 2 : FEATURES + 3], atol=1e-7)
+    assert not cut[:, :2].any()
+    assert not cut[:, FEATURES + 3 :].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mu": 0.1}, "need an anchor"),
+        ({"anchor_rate": LR}, "need an anchor"),
+        ({"direction": pull_back, "shift": LR}, "direction replaces mu and shift"),
+        ({"part": (0.5, 0.2)}, "part = (0.5, 0.2)"),
+        ({"repeats": 0}, "repeats = 0"),
+    ],
+)
+def test_contradictions_are_refused(options, words):
+    with pytest.raises(UserError) as refusal:
+        Options(**options)
+    assert words in str(refusal.value)
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(UserError, match="momentun"):
+        stack(LinearModel(linear())).train(noise("rows", N, 28), momentun=0.9)
