@@ -1,4 +1,4 @@
-"""What hyper-parameters may be: read by whoever checks a spec."""
+"""The ranges of algorithms' settings. The spec is checked against them."""
 
 from typing import Annotated
 

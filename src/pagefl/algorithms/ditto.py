@@ -13,7 +13,11 @@ from .bounds import Count, NotNegative
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """FedAvg, and beside it a personal model that each client keeps and pulls towards what it was sent."""
+    """FedAvg, and beside it a personal model that each client keeps and pulls towards what it was sent.
+
+    lam: strength of the pull of the personal model towards the shared one
+    personal_epochs: epochs of the personal model in each round
+    """
 
     same_rows = (("kept.personal", "personal"),)
 

@@ -17,7 +17,13 @@ MOST_PASSES = 100
 
 @dataclass(frozen=True)
 class FedAla(Algorithm):
-    """Before training, each client mixes its own model and the shared one, element by element, by learned weights."""
+    """Before training, each client mixes its own model and the shared one, element by element, by learned weights.
+
+    eta: learning rate of the mixing weights
+    share: share of the client's data on which the mixing weights are learned
+    layers: number of layers, from the head down, that are mixed; below them the shared model is taken
+    tolerance: the first mixing ends when the standard deviation of its last losses falls below this
+    """
 
     same_rows = (("kept.model", "upload.model", "personal"),)
 

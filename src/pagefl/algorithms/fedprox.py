@@ -9,7 +9,10 @@ from .bounds import NotNegative
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    """FedAvg whose clients are pulled back to the model they were sent: + mu/2 |w - W|² in the local loss."""
+    """FedAvg whose clients are pulled back to the model they were sent: + mu/2 |w - W|² in the local loss.
+
+    mu: strength of the pull
+    """
 
     same_rows = (("upload.model", "personal"),)
 

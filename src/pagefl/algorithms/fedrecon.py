@@ -14,7 +14,12 @@ from .bounds import Count, Positive, Share
 
 @dataclass(frozen=True)
 class FedRecon(Algorithm):
-    """The body is shared; the head is nobody's: each time it is needed it is trained anew on a support share of the data."""
+    """The body is shared. The head is trained anew, on a support share of the data, each time it is needed.
+
+    reconstruction_epochs: epochs of the head when it is trained anew
+    support: share of the client's data on which the head is trained; the body is trained on the rest
+    server_lr: step of the server from its body to the mean of the uploaded ones
+    """
 
     needs_body = True
 

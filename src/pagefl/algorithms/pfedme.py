@@ -12,7 +12,13 @@ from .bounds import Count, NotNegative, Positive
 
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
-    """A personal model theta near the local model w: K steps of theta on each batch, then one step of w towards theta."""
+    """A personal model theta near the local model w: K steps of theta on each batch, then one step of w towards theta.
+
+    lam: strength of the pull between personal and local model
+    beta: step of the server from its model to the mean of the uploaded ones
+    inner_steps: steps of the personal model on each batch (K)
+    personal_lr: learning rate of the personal model
+    """
 
     lam: NotNegative = 15.0
     beta: Positive = 1.0

@@ -16,9 +16,12 @@ from .bounds import Part
 class Scaffold(Algorithm):
     """Control variates c and c_i take each client's own drift out of its steps: along gradient - c_i + c.
 
-    A control is the mean gradient on a way. Where players choose lr and epochs, ways differ a thousandfold, and a correction
-    that was measured on a short way carries a client far off on a long one. `fresh` below one smooths the controls; `bounded`
-    lets a correction carry nobody further than it would on the way that most went in the round before.
+    A control variate is the mean gradient over a client's local training. Where players choose lr and epochs, the lengths of
+    training (lr * steps) differ a thousandfold, and a correction that was measured over a short training carries a client
+    far off in a long one.
+
+    fresh: weight of the new control variate against the old one; below 1 it is smoothed over rounds
+    bounded: limit each correction to the median length of training in the round before
     """
 
     same_rows = (("upload.model", "personal"),)
@@ -27,7 +30,7 @@ class Scaffold(Algorithm):
     bounded: bool = False
 
     def server_state(self, row: Tensor) -> State:
-        return {"model": row, "control": torch.zeros_like(row), **({"way": row.new_zeros(1)} if self.bounded else {})}
+        return {"model": row, "control": torch.zeros_like(row), **({"length": row.new_zeros(1)} if self.bounded else {})}
 
     def client_state(self, row: Tensor, layout: Layout) -> State:
         return {"control": torch.zeros_like(row)}
@@ -40,20 +43,20 @@ class Scaffold(Algorithm):
 
     def local(self, clients: Clients) -> Local:
         sent, control, own = clients.sent["model"], clients.sent["control"], clients.kept["control"]
-        way = (clients.lr * clients.steps.to(clients.lr))[:, None]
+        length = (clients.lr * clients.steps.to(clients.lr))[:, None]
         shift = control - own
         if self.bounded:
-            usual = clients.sent["way"]  # zero in the first round, where there is no correction either
-            shift = shift * (usual / way).clamp(max=1.0)
+            usual = clients.sent["length"]  # zero in the first round, where there is no correction either
+            shift = shift * (usual / length).clamp(max=1.0)
         rows = clients.train(sent, shift=shift)
-        # (4), option II: the mean gradient on the way, by this client's own number of steps and learning rate.
-        change = self.fresh * ((sent - rows) / way - shift - own)
+        # (4), option II: the mean gradient, by this client's own number of steps and learning rate.
+        change = self.fresh * ((sent - rows) / length - shift - own)
         # Scaled by relative size, the mean change keeps c = sum_i n_i/n c_i, whoever takes part and whatever p is played.
         relative = (clients.facts.sizes / clients.facts.mean_size).to(rows)[:, None]
-        upload = {"model": rows, "control": relative * change, **({"way": way} if self.bounded else {})}
+        upload = {"model": rows, "control": relative * change, **({"length": length} if self.bounded else {})}
         return Local(upload=upload, personal=rows, kept={"control": own + change})
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         control = server["control"] + share * uploads["control"].mean(0)  # (5)
-        usual = {"way": uploads["way"].median(0).values} if self.bounded else {}
-        return {"model": weights @ uploads["model"], "control": control, **usual}
+        median = {"length": uploads["length"].median(0).values} if self.bounded else {}
+        return {"model": weights @ uploads["model"], "control": control, **median}

@@ -14,7 +14,18 @@ from .client_agents import ClientAgents
 
 @dataclass(frozen=True)
 class DapFl(Players):
-    """Clients' agents alone, which see accuracy and loss and earn their difference; weights by data size."""
+    """Clients' agents alone, which see accuracy and loss and earn their difference; weights by data size.
+
+    lr_min: smallest learning rate that can be chosen
+    lr_max: largest learning rate that can be chosen
+    epochs_max: largest number of local epochs that can be chosen
+    critic_lr: learning rate of the critics
+    actor_lr: learning rate of the actors
+    tau: step of the target networks towards the learned ones
+    gamma: discount of future rewards in the critics
+    warm_up: rounds of random play that fill the replay memory
+    explore_rounds: rounds over which the exploration noise fades to zero
+    """
 
     lr_min: Positive = 1e-3
     lr_max: Positive = 0.1

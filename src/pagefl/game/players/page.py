@@ -19,7 +19,20 @@ from .client_agents import ClientAgents
 
 @dataclass(frozen=True)
 class Page(Players):
-    """Every client's DDPG agent picks its lr and epochs; the server's agent picks the weights."""
+    """Every client's DDPG agent picks its lr and epochs; the server's agent picks the weights.
+
+    lr_min: smallest learning rate that can be chosen
+    lr_max: largest learning rate that can be chosen
+    epochs_max: largest number of local epochs that can be chosen
+    temperature: of the softmax that makes weights; smaller values give larger differences
+    critic_lr: learning rate of the critics
+    actor_lr: learning rate of the actors
+    tau: step of the target networks towards the learned ones
+    gamma: discount of future rewards in the critics
+    warm_up: rounds of random play that fill the replay memory
+    explore_rounds: rounds over which the exploration noise fades to zero
+    rewards: learn from rewards as they are, their logarithm, or standardised over the replay memory
+    """
 
     uses_demand = True
 

@@ -13,7 +13,13 @@ from .bounds import Count, Positive
 
 @dataclass(frozen=True)
 class Random(Players):
-    """Both sides choose at random, in the same ranges as players that learn."""
+    """Both sides choose at random, in the same ranges as players that learn.
+
+    lr_min: smallest learning rate that can be chosen
+    lr_max: largest learning rate that can be chosen
+    epochs_max: largest number of local epochs that can be chosen
+    temperature: of the softmax that makes weights; smaller values give larger differences
+    """
 
     lr_min: Positive = 1e-3
     lr_max: Positive = 0.1

@@ -12,7 +12,11 @@ from .bounds import Count, Positive
 
 @dataclass(frozen=True)
 class Schedule(Players):
-    """lr falls geometrically and epochs linearly, from the task's to these, over the run; weights by data size."""
+    """lr falls geometrically and epochs linearly over the run, from the task's own; weights by data size.
+
+    lr_last: learning rate in the last round
+    epochs_last: local epochs in the last round
+    """
 
     lr_last: Positive = 1e-3
     epochs_last: Count = 1

@@ -42,7 +42,23 @@ OWN_BATCH = 32  # of a client that learns from its own transitions alone
 
 @dataclass(frozen=True)
 class PageShared(Players):
-    """PAGE with one policy that all clients share, by experience or by weights, and a server that scores uploads."""
+    """PAGE with one policy that all clients share, by experience or by weights, and a server that scores uploads.
+
+    share: what clients share: the transitions they experience, or the weights of the agents they train on them
+    lr_min: smallest learning rate that can be chosen
+    lr_max: largest learning rate that can be chosen
+    epochs_max: largest number of local epochs that can be chosen
+    critic_lr: learning rate of the critics
+    actor_lr: learning rate of the actors
+    noise: standard deviation of the exploration noise on actions in [-1, 1]
+    explore: share of the rounds, from the start, in which the policy explores and learns
+    warm_up: rounds before anything is learned, so that the critic has seen enough
+    updates: minibatches that are learned in each round
+    batch_size: transitions in a minibatch
+    decay: share of the rounds, at the end, in which lr falls to its least when demand is 1:1
+    scoring_lr: learning rate of the network that scores uploads
+    temperature: of the softmax that makes weights; smaller values give larger differences
+    """
 
     uses_demand = True
 
@@ -53,11 +69,11 @@ class PageShared(Players):
     critic_lr: Positive = 1e-3
     actor_lr: Positive = 5e-5
     noise: Positive = 0.5
-    explore: Share = 0.1  # the share of rounds, from the start, in which the policy explores and learns
-    warm_up: Rounds = 10  # rounds before anything is learned: a critic that has seen little sends the policy anywhere
+    explore: Share = 0.1
+    warm_up: Rounds = 10
     updates: Count = 10
     batch_size: Count = 256
-    decay: Share = 0.2  # the share of rounds, at the end, in which lr falls to its least when demand is 1:1
+    decay: Share = 0.2
     scoring_lr: Positive = 1e-2
     temperature: Positive = 1.0
 
