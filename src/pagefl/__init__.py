@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from .api import load as load
     from .api import resume as resume
     from .api import run as run
+    from .comparing import compare as compare
+    from .comparing import sweep as sweep
     from .core.algorithm import Algorithm as Algorithm
     from .core.algorithm import Local as Local
     from .core.errors import UserError as UserError
@@ -23,6 +25,8 @@ _HOMES = {
     "resume": ".api",
     "load": ".api",
     "environment": ".api",
+    "compare": ".comparing",
+    "sweep": ".comparing",
     "Algorithm": ".core.algorithm",
     "Local": ".core.algorithm",
     "UserError": ".core.errors",

@@ -104,6 +104,15 @@ def read(path: Path) -> Raw:
         raise UserError(f"spec = {path}: cannot be read: {error.strerror}") from error
 
 
+def recorded(path: Path) -> RunSpec:
+    """A run's spec as it was written down. The task and the algorithm may be the user's own, known by their names alone."""
+    raw = read(path)
+    for table in TABLES:
+        if not isinstance(raw.get(table), dict) or not isinstance(raw[table].get("name"), str):
+            raise UserError(f"{path}: {table}.name is missing; expected the complete spec of a run")
+    return _validate(RunSpec, raw, f"{path}: ")
+
+
 def of_text(text: str) -> RunSpec:
     """A complete spec as it was written down."""
     return resolve(tomllib.loads(text))

@@ -47,6 +47,7 @@ class Run:
     make_module: Callable[[], nn.Module]
     directory: Path | None = None
     over: bool = True  # it has come to its end, and was not stopped before
+    settings: Settings | None = None  # what it was run with, if it was run here
 
     @property
     def history(self) -> pd.DataFrame:
@@ -136,7 +137,9 @@ def loop(
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = {**game.federation.state(), **game.tensors}
-    return Run(records.rounds, records.clients, state, make_module, directory.path if directory else None, rounds.over)
+    return Run(
+        records.rounds, records.clients, state, make_module, directory.path if directory else None, rounds.over, settings
+    )
 
 
 def worker_count(settings: Settings) -> int:
