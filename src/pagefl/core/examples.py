@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from . import rng
+from . import rng, summary
 from .errors import UserError
 
 CHANCES = 4  # uniform numbers in [0, 1) that an augmentation gets for each example
@@ -42,11 +42,18 @@ class Examples:
         own = slice(int(self.starts[i]), int(self.starts[i + 1]))
         return self.x[own], self.y[own]
 
+    def first_owner(self, bad: Tensor) -> int:
+        """The client of the first example that is marked."""
+        return int(torch.searchsorted(self.starts, bad.nonzero()[0, 0], right=True)) - 1
+
     def to(self, device: str) -> "Examples":
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    def __repr__(self) -> str:
+        return summary.line(self, "", [f"{len(self.y)} examples of {len(self)} owners", summary.examples(self.x)])
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,12 @@ class Splits:
     game: Examples
     server_test: Examples
     holdout: Examples | None = None
+
+    def named(self) -> list[tuple[str, Examples]]:
+        """Every set under the words in which an error names one of its examples."""
+        clients = {"client {} (train)": self.train, "client {} (test)": self.test, "client {} (holdout)": self.holdout}
+        server = [("server", examples) for examples in (self.game, self.server_test)]
+        return [(name, examples) for name, examples in clients.items() if examples is not None] + server
 
     def hold_out(self, share: float, seed: int) -> "Splits":
         """Keep a share of every client's training data out of training, for states and rewards."""
@@ -73,3 +86,47 @@ class Splits:
             held.append((x[order[:count]], y[order[:count]]))
             kept.append((x[order[count:]], y[order[count:]]))
         return Splits(Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held))
+
+    def of_type(self, dtype: torch.dtype) -> "Splits":
+        """Fractions in the type of the module that is trained on them; whole numbers and bytes stay what they are."""
+        others = [(name, part) for name, part in self.named() if part.x.is_floating_point() and part.x.dtype != dtype]
+        made = {id(part): part for _, part in self.named()}
+        for name, examples in others:
+            made[id(examples)] = cast = replace(examples, x=examples.x.to(dtype))
+            lost = ~cast.x.reshape(len(cast.y), -1).isfinite().all(1)
+            if bool(lost.any()):
+                who, largest = name.format(examples.first_owner(lost)), float(examples.x[lost][0].abs().max())
+                raise UserError(f"{who}: x has {largest:.3g}, which the module's {dtype} cannot hold; scale the data")
+        train, test, game, server_test = (made[id(part)] for part in (self.train, self.test, self.game, self.server_test))
+        holdout = None if self.holdout is None else made[id(self.holdout)]
+        return Splits(train, test, game, server_test, holdout) if others else self
+
+    def check_labels(self, classes: int) -> None:
+        for name, examples in self.named():
+            beyond = examples.y >= classes
+            if bool(beyond.any()):
+                who, label = name.format(examples.first_owner(beyond)), int(examples.y[beyond][0])
+                raise UserError(
+                    f"{who}: y has label {label}, but the module answers with {classes} classes; expected labels from 0 to "
+                    f"{classes - 1}, or a module with more classes"
+                )
+
+    @property
+    def facts(self) -> list[str]:
+        """What a reader wants to know first."""
+        server = len(self.game.y) + len(self.server_test.y)
+        counts = {"training": len(self.train.y), "test": len(self.test.y), "server": server}
+        counts |= {} if self.holdout is None else {"hold-out": len(self.holdout.y)}
+        labels = 1 + max(int(examples.y.max()) for _, examples in self.named())
+        sizes = ", ".join(f"{count} {role}" for role, count in counts.items())
+        return [f"{sizes} examples", summary.examples(self.train.x), f"labels 0 to {labels - 1}"]
+
+    def __repr__(self) -> str:
+        return summary.line(self, self._title, self.facts)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self, self._title, self.facts)
+
+    @property
+    def _title(self) -> str:
+        return f"{len(self.train)} client{'s' * (len(self.train) != 1)}"

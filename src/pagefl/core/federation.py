@@ -88,6 +88,7 @@ class Federation:
         self.chunk = chunk or model.chunk
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
         classes = model.logits(row[None], self.data["train"].x[None, :1]).shape[-1]
+        data.check_labels(classes)
         self.class_counts = torch.stack([data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)])
 
         def rows_like(state: State, count: int) -> State:

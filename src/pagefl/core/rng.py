@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from operator import index
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,9 @@ from numba import njit
 
 
 def key(seed: int, *names: str | int) -> int:
-    """64 bits that belong to these names alone."""
-    return int.from_bytes(blake2b(repr((seed, *names)).encode(), digest_size=8).digest(), "little")
+    """64 bits that belong to these names alone. NumPy's integers are written otherwise than Python's and mean the same."""
+    words = tuple(word if isinstance(word, str) else index(word) for word in (seed, *names))
+    return int.from_bytes(blake2b(repr(words).encode(), digest_size=8).digest(), "little")
 
 
 def keys(seed: int, name: str, round: int, who: Iterable[int]) -> npt.NDArray[np.uint64]:

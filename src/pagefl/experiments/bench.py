@@ -20,7 +20,8 @@ from torch.nn.functional import cross_entropy
 
 from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core.examples import Splits
-from pagefl.data.federated import FederatedData, Pair
+from pagefl.data.federated import FederatedData
+from pagefl.data.pairs import Pair
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pagefl.core import linear, rng
+from pagefl.core import linear, rng, summary
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.engine import Training
 from pagefl.core.errors import UserError
@@ -48,6 +48,8 @@ class Run:
     directory: Path | None = None
     over: bool = True  # it has come to its end, and was not stopped before
     settings: Settings | None = None  # what it was run with, if it was run here
+    name: str = ""  # such as "fedavg on synthetic"
+    planned: int | None = None  # rounds
 
     @property
     def history(self) -> pd.DataFrame:
@@ -62,13 +64,32 @@ class Run:
     @property
     def model(self) -> nn.Module:
         """The shared model W."""
+        if "server.model" not in self.state:
+            raise UserError(f"{self.directory} has no checkpoint yet, so there is no model; let the run go on for longer")
         return self._module(self.state["server.model"])
 
     def personal(self, client: int) -> nn.Module:
         """A client's own model."""
         if "clients.personal" not in self.state:
             raise UserError(f"client {client}'s own model is on its node: in a deployment it never leaves it")
-        return self._module(self.state["clients.personal"][client])
+        rows = self.state["clients.personal"]
+        if client not in range(len(rows)):
+            raise UserError(f"client = {client}: must be a whole number from 0 to {len(rows) - 1}")
+        return self._module(rows[client])
+
+    def __repr__(self) -> str:
+        return summary.line(self, self.name, self._facts)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self, self.name, self._facts)
+
+    @property
+    def _facts(self) -> list[str]:
+        rounds = f"{len(self.rounds)} of {self.planned} rounds" if self.planned else f"{len(self.rounds)} rounds"
+        found = self.rounds[-1] if self.rounds else {}
+        sides = {"global": found.get("global_accuracy"), "local": found.get("local_accuracy")}
+        accuracies = [f"{side} accuracy {value:.3f}" for side, value in sides.items() if value is not None]
+        return [rounds, *accuracies, *([] if self.directory is None else [str(self.directory)])]
 
     def _module(self, row: Tensor) -> nn.Module:
         module = self.make_module()
@@ -137,8 +158,9 @@ def loop(
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = {**game.federation.state(), **game.tensors}
+    folder = directory.path if directory else None
     return Run(
-        records.rounds, records.clients, state, make_module, directory.path if directory else None, rounds.over, settings
+        records.rounds, records.clients, state, make_module, folder, rounds.over, settings, planned=settings.rounds
     )
 
 
@@ -162,10 +184,10 @@ def make_federation(
     """`folder`: for rows that memory has no room for. `first`: the number of the first client."""
     data = split(task, settings)
     module = task.fresh_module(settings.seed)
-    labels = 1 + max(int(part.y.max()) for part in (data.train, data.test, data.game, data.server_test))
+    data = data.of_type(Layout(module).dtype)
     try:
         with rng.torch_stream(settings.seed, "measuring"):
-            model = paths.build(module, data.train.x[: settings.batch_size], labels, settings.path, settings.device)
+            model = paths.build(module, data.train.x[: settings.batch_size], settings.path, settings.device)
     except RuntimeError as error:  # torch's own words about a device it does not have
         raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
     if not linear.compiled():
