@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from . import rng
+from . import checks, rng
 from .algorithm import Algorithm, Facts, State
 from .descent import Batch
 from .engine import Stack, Training
@@ -94,16 +94,17 @@ class Federation:
         def rows_like(state: State, count: int) -> State:
             return {name: allocate([count, *value.shape], dtype=value.dtype) for name, value in state.items()}
 
-        self.server = algorithm.server_state(row.clone())
-        self.sent = rows_like(algorithm.send(self.server), 1)
-        first_kept = algorithm.client_state(row, model.layout)
+        self.server = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
+        self.sent = rows_like(checks.sent(algorithm, algorithm.send(self.server), row), 1)
+        first_kept = checks.client_state(algorithm, algorithm.client_state(row, model.layout))
         self.kept = rows_like(first_kept, self.size)
         for name, value in first_kept.items():
             self.kept[name][:] = value
         self._send()
         # A rehearsal without a step tells what this algorithm uploads, and what of it is the same as what a client keeps or
         # is judged by: a hundred large models are held once.
-        rehearsal = algorithm.local(self._stack(Job("train", np.array([0]), 0, np.ones(1), np.zeros(1, np.int64))))
+        stack = self._stack(Job("train", np.array([0]), 0, np.ones(1), np.zeros(1, np.int64)))
+        rehearsal = checks.local(algorithm, algorithm.local(stack), 1, len(row), self.kept)
         homes = {id(value): self.kept[name] for name, value in rehearsal.kept.items()}
         for value in (*rehearsal.upload.values(), rehearsal.personal):
             if id(value) not in homes:
@@ -118,6 +119,7 @@ class Federation:
         if job.kind != "train":
             return self.model.score(self._judged_rows(job), self.data[job.kind], torch.from_numpy(job.ids))
         outcome = self.algorithm.local(self._stack(job))
+        checks.local(self.algorithm, outcome, len(job.ids), self.model.layout.width, self.kept, self.uploads)
         made = [(self.personal, outcome.personal)]
         made += [(self.uploads[name], rows) for name, rows in outcome.upload.items()]
         made += [(self.kept[name], rows) for name, rows in outcome.kept.items()]
@@ -128,7 +130,8 @@ class Federation:
         written: dict[int, Tensor] = {}
         for home, rows in made:
             earlier = written.setdefault(id(home), rows)
-            assert earlier is rows or torch.equal(earlier[chosen], rows[chosen]), "rows that were one have become two"
+            if earlier is not rows and not torch.equal(earlier[chosen], rows[chosen]):
+                checks.one_became_two(self.algorithm)
             if earlier is rows:
                 home[ids] = rows[chosen]
         personal = outcome.personal[chosen]
@@ -141,9 +144,8 @@ class Federation:
 
     def look(self, upload: State, good: Tensor, role: str) -> Floats:
         """The accuracy of each upload, as the server can judge it, on all of the server's examples of one role."""
-        rows = self.algorithm.candidates(self.sent["model"], {name: value[good] for name, value in upload.items()})
-        if not upload:  # one model for all
-            rows = rows.expand(int(good.sum()), -1)
+        chosen = {name: value[good] for name, value in upload.items()}
+        rows = checks.candidates(self.algorithm, self.sent["model"], chosen, int(good.sum()))
         return self.model.accuracies(rows, self.looks[role])
 
     def train(
@@ -185,7 +187,8 @@ class Federation:
     def aggregated(self, ids: npt.NDArray[np.int64], weights: Floats) -> State:
         """What the server's state would become."""
         share = torch.from_numpy(weights).to(self.personal)
-        return self.algorithm.aggregate(self.server, self.uploads_of(ids), share, len(ids) / self.size)
+        after = self.algorithm.aggregate(self.server, self.uploads_of(ids), share, len(ids) / self.size)
+        return checks.aggregated(self.algorithm, after, self.server)
 
     def uploads_of(self, ids: npt.NDArray[np.int64]) -> State:
         everybody = len(ids) == self.size
@@ -256,10 +259,11 @@ class Federation:
         """The shared model is one row for all, unless the algorithm fits it to whoever it is judged for."""
         if not self._adapts:
             return self.sent["model"]
+        width = self.model.layout.width
         if job.kind in SERVER_ROLES:  # fitted to the half that may be looked at, never to the other
             alone = job._replace(ids=np.array([0]), lr=job.lr[:1], epochs=job.epochs[:1])
-            return self.algorithm.adapt(self._stack(alone, self.server_support))
-        return self.algorithm.adapt(self._stack(job))
+            return checks.adapted(self.algorithm, self.algorithm.adapt(self._stack(alone, self.server_support)), 1, width)
+        return checks.adapted(self.algorithm, self.algorithm.adapt(self._stack(job)), len(job.ids), width)
 
 
 class Uploads:
@@ -273,8 +277,8 @@ class Uploads:
     @cached_property
     def rows(self) -> Tensor:
         """The models that they stand for."""
-        rows = self.federation.algorithm.candidates(self.federation.sent["model"], self.federation.uploads_of(self.ids))
-        return rows.expand(len(self.ids), -1)
+        uploads = self.federation.uploads_of(self.ids)
+        return checks.candidates(self.federation.algorithm, self.federation.sent["model"], uploads, len(self.ids))
 
     def moves(self) -> tuple[Floats, Floats]:
         """How far each has moved, and how far that agrees (its cosine) with the mean of all moves."""
