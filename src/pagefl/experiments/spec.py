@@ -8,8 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from torch import Tensor
 
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
@@ -60,10 +62,10 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
 
     `task` and `algorithm`: the user's own objects, which stand in the spec by their names.
     """
-    raw = {name: {"name": value} if name in TABLES and isinstance(value, str) else value for name, value in raw.items()}
+    raw = {name: {"name": value} if name in TABLES and isinstance(value, str) else value for name, value in plain(raw).items()}
     if task is not None:
         raw["task"] = {"name": task.name}
-        defaults: Mapping[str, Any] = task.settings
+        defaults: Mapping[str, Any] = plain(task.settings)
     else:
         raw["task"] = _resolve_own("task", raw.get("task", {}), TASKS, skip=("seed",))
         defaults = paper.TASKS[raw["task"]["name"]]
@@ -75,7 +77,7 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
     own_players = paper.PLAYERS.get(raw["task"]["name"], {})
     raw["players"] = _resolve_own("players", raw.get("players", {}), PLAYERS, defaults=own_players)
     if algorithm is not None:
-        raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
+        raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **plain(_arguments(algorithm))}
     else:
         played = paper.PLAYED.get(raw["players"]["name"], paper.APART)
         raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {}), ALGORITHMS, defaults=played)
@@ -140,6 +142,17 @@ def put(raw: Raw, name: str, value: Any) -> None:
         table[own] = value
     else:
         raw[name] = value
+
+
+def plain(value: Any) -> Any:
+    """Python's own numbers and lists in place of NumPy's, torch's and tuples, as TOML has them."""
+    if isinstance(value, Mapping):
+        return {name: plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    return value
 
 
 def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> type[BaseModel]:
