@@ -1,7 +1,11 @@
 """What a researcher meets first in Python: names, short reprs, and values of whatever type they have at hand."""
 
+import math
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +93,20 @@ def test_numbers_of_other_libraries_are_numbers(run, tmp_path):
     )
     assert torch.equal(same.state["server.model"], run.state["server.model"])
     assert (tmp_path / "run" / "spec.toml").is_file()
+
+
+@dataclass(frozen=True)
+class Odd(Algorithm):
+    warm_up: int | None = None
+    schedule: Callable[[float], float] = math.sqrt
+    mu: float = np.float32(0.5)
+    layers: tuple[int, ...] = (1, 2)
+
+
+def test_arguments_of_any_type_are_written_down(tmp_path):
+    pagefl.run(task=task(), algorithm=Odd(), rounds=1, out=tmp_path / "run")
+    written = tomllib.loads((tmp_path / "run" / "spec.toml").read_text())["algorithm"]
+    assert written == {"name": "odd", "schedule": "sqrt", "mu": 0.5, "layers": [1, 2]}
 
 
 def test_clients_may_be_a_numpy_integer():

@@ -77,7 +77,7 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
     own_players = paper.PLAYERS.get(raw["task"]["name"], {})
     raw["players"] = _resolve_own("players", raw.get("players", {}), PLAYERS, defaults=own_players)
     if algorithm is not None:
-        raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **plain(_arguments(algorithm))}
+        raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
     else:
         played = paper.PLAYED.get(raw["players"]["name"], paper.APART)
         raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {}), ALGORITHMS, defaults=played)
@@ -185,7 +185,14 @@ def _resolve_own(
 
 
 def _arguments(algorithm: Algorithm) -> Raw:
-    return {f.name: getattr(algorithm, f.name) for f in fields(algorithm)} if is_dataclass(algorithm) else {}
+    """As far as TOML has words for them: of a function or an object its name, of None nothing."""
+    given: Raw = {f.name: plain(getattr(algorithm, f.name)) for f in fields(algorithm)} if is_dataclass(algorithm) else {}
+    known = (bool, int, float, str, list, dict)
+    return {
+        name: value if isinstance(value, known) else getattr(value, "__qualname__", type(value).__qualname__)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def _validate(kind: type[Kind], values: Raw, prefix: str = "") -> Kind:
