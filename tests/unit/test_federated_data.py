@@ -258,6 +258,8 @@ def test_split_gives_every_example_one_role():
 def test_a_numpy_seed_is_the_same_seed():
     one, other = (FederatedData.split([(X, Y)], seed=seed) for seed in (3, np.int64(3)))
     assert torch.equal(one.train.x, other.train.x)
+    dealt = [pagefl.data.partition.iid(20, 2, seed).client(0).tolist() for seed in (3, np.int64(3))]
+    assert dealt[0] == dealt[1]
 
 
 def test_clients_may_come_one_by_one():

@@ -12,9 +12,8 @@ from numba import njit
 
 
 def key(seed: int, *names: str | int) -> int:
-    """64 bits that belong to these names alone. NumPy's integers are written otherwise than Python's and mean the same."""
-    words = tuple(word if isinstance(word, str) else index(word) for word in (seed, *names))
-    return int.from_bytes(blake2b(repr(words).encode(), digest_size=8).digest(), "little")
+    """64 bits that belong to these names alone."""
+    return int.from_bytes(blake2b(repr((seed, *names)).encode(), digest_size=8).digest(), "little")
 
 
 def keys(seed: int, name: str, round: int, who: Iterable[int]) -> npt.NDArray[np.uint64]:
@@ -54,7 +53,8 @@ def _fill(keys, numbers):  # type: ignore[no-untyped-def]  # numba infers
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key(seed, *names)))
+    """NumPy's integers as seeds mean the same as Python's, though they are written otherwise."""
+    return np.random.Generator(np.random.Philox(key(index(seed), *names)))
 
 
 @contextmanager
