@@ -111,7 +111,7 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
     facts = found[1] if found else {"round": 0, "equilibrium": None}
     over = facts["round"] >= raw["rounds"] or facts["equilibrium"] is not None
     name = f"{RunSpec.model_construct(**raw).label} on {raw['task']['name']}"
-    return Run(*record.read(path), found[0] if found else {}, module, path, over, name, raw["rounds"])
+    return Run(*record.read(path), found[0] if found else {}, module, path, over, name=name, planned=raw["rounds"])
 
 
 def tip(directory: Path, ratio: str) -> Bias:

@@ -159,9 +159,7 @@ def loop(
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = {**game.federation.state(), **game.tensors}
     folder = directory.path if directory else None
-    return Run(
-        records.rounds, records.clients, state, make_module, folder, rounds.over, settings, planned=settings.rounds
-    )
+    return Run(records.rounds, records.clients, state, make_module, folder, rounds.over, settings, planned=settings.rounds)
 
 
 def worker_count(settings: Settings) -> int:
