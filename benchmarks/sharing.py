@@ -9,6 +9,7 @@ grid on seed 0, by the sum of both test accuracies: what a search would have fou
 """
 
 from collections.abc import Iterable
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 
@@ -109,7 +110,7 @@ def searched(frame: pd.DataFrame) -> list[str]:
 def gain(frame: pd.DataFrame, other: str, what: str, sign: int) -> str:
     """Of page-shared over the other, or the other way round; paired by seed, with a 95 % interval."""
     found = difference(frame, *["page-shared", other][::sign], what)
-    return f"{found.mean:+.2f}" + (f" [{found.low:+.2f}, {found.high:+.2f}]" if found.seeds > 1 else "")
+    return f"{found.mean:+.2f}" + (f" [{found.low:+.2f}, {found.high:+.2f}]" if isfinite(found.low) else "")
 
 
 def draw(results: list[dict], folder: Path) -> None:

@@ -5,10 +5,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import data as data
     from .api import environment as environment
     from .api import load as load
     from .api import resume as resume
     from .api import run as run
+    from .comparing import compare as compare
+    from .comparing import sweep as sweep
     from .core.algorithm import Algorithm as Algorithm
     from .core.algorithm import Local as Local
     from .core.errors import UserError as UserError
@@ -23,6 +26,8 @@ _HOMES = {
     "resume": ".api",
     "load": ".api",
     "environment": ".api",
+    "compare": ".comparing",
+    "sweep": ".comparing",
     "Algorithm": ".core.algorithm",
     "Local": ".core.algorithm",
     "UserError": ".core.errors",
@@ -35,6 +40,12 @@ __all__ = [*_HOMES]  # noqa: PLE0604 (names of the table above)
 
 def __getattr__(name: str) -> Any:
     """Imported on first use, so that `pagefl --help` does not wait for torch."""
+    if name == "data":
+        return import_module(".data", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module pagefl has no attribute {name}")
     return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "data", "__version__"]

@@ -1,8 +1,9 @@
 """The Python interface: run, resume, load."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -22,6 +23,8 @@ from pagefl.runtime.run import Observe, Run, play
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 from pagefl.runtime.task import Task
 
+Own = TypeVar("Own")
+
 
 def run(
     spec: str | Path | RunSpec | None = None,
@@ -35,21 +38,36 @@ def run(
 ) -> Run:
     """Run a spec file, a RunSpec, or settings given here; write to the directory `out`, or nowhere.
 
-    `clients=50` is short for the task's own setting. See `RunSpec` for all settings.
+    `task` and `algorithm`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own object. `clients=50` is short
+    for the task's own setting. `observe` is called with every round's record, `say` with messages. See `RunSpec` for all
+    settings.
     """
-    own_task = task if isinstance(task, Task) else None
-    own_algorithm = algorithm if isinstance(algorithm, Algorithm) else None
+    own_task, own_algorithm = _own("task", task, Task), _own("algorithm", algorithm, Algorithm)
     named = {"task": task, "algorithm": algorithm, **settings}
     raw = _given(spec, {name: value for name, value in named.items() if value is not own_task and value is not own_algorithm})
     return launch(specs.resolve(raw, own_task, own_algorithm), own_task, own_algorithm, out, observe, say)
 
 
+def _own(field: str, given: object, kind: type[Own]) -> Own | None:
+    """The user's own object, or nothing where a name or a table is given."""
+    if isinstance(given, kind) or given is None:
+        return given
+    if isinstance(given, type):
+        raise UserError(f"{field} = {given.__name__}: this is a class; expected an object, such as {given.__name__}(…)")
+    if not isinstance(given, str | dict):
+        found = type(given).__name__
+        raise UserError(f"{field} is a {found}; expected a name, a table with a name and settings, or a pagefl.{kind.__name__}")
+    return None
+
+
 def _given(spec: str | Path | RunSpec | None, settings: dict[str, Any]) -> specs.Raw:
     """A spec, and over it what is given by name."""
+    if not isinstance(spec, str | Path | RunSpec | None):
+        raise UserError(f"spec is a {type(spec).__name__}; expected the path of a TOML file or a pagefl.RunSpec")
     raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if spec else {}
     raw |= {name: value for name, value in settings.items() if value is not None and name != "clients"}
     if settings.get("clients") is not None:
-        specs.override(raw, f"task.clients={settings['clients']!r}")
+        specs.put(raw, "task.clients", settings["clients"])
     return raw
 
 
@@ -94,7 +112,8 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
 
     facts = found[1] if found else {"round": 0, "equilibrium": None}
     over = facts["round"] >= raw["rounds"] or facts["equilibrium"] is not None
-    return Run(*record.read(path), found[0] if found else {}, module, path, over)
+    name = f"{RunSpec.model_construct(**raw).label} on {raw['task']['name']}"
+    return Run(*record.read(path), found[0] if found else {}, module, path, over, name=name, planned=raw["rounds"])
 
 
 def tip(directory: Path, ratio: str) -> DemandRatio:
@@ -151,9 +170,9 @@ def _play(
     spec: RunSpec, task: Task | None, algorithm: Algorithm | None, directory: RunDirectory | None, observe: Observe, say: Say
 ) -> Run:
     own_task, own_algorithm = task or spec.make_task(), algorithm or spec.make_algorithm()
-    result = play(own_task, own_algorithm, spec, spec.make_players(), directory, observe, say)
+    name = f"{spec.label} on {spec.task['name']}"
+    result = replace(play(own_task, own_algorithm, spec, spec.make_players(), directory, observe, say), name=name)
     if directory is not None:
-        name = f"{spec.label} on {spec.task['name']}"
         clients = {name: last_clients(result.client_rounds)}
         html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml(), clients)
     return result

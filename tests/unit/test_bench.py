@@ -3,7 +3,8 @@ import math
 
 import pytest
 
-from pagefl.experiments import bench, bench_rounds
+from pagefl.experiments import bench, bench_rounds, load
+from pagefl.experiments.load import Load
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,9 @@ def test_every_workload_is_measured(result):
         numbers = [measured[name] for name in ("seconds_plain", "seconds_pagefl", "ratio", "ratio_of_best", "memory_mb")]
         assert all(math.isfinite(number) and number > 0 for number in numbers)
         assert measured["ratio"] == pytest.approx(measured["seconds_plain"] / measured["seconds_pagefl"])
+        assert measured["met"] is None  # toy sizes say nothing about a bar
+        assert measured["load"]["cpu_seconds"] > 0
+    assert result["load"] in [measured["load"] for measured in result["workloads"].values()]
 
 
 @pytest.mark.slow  # a process for each workload
@@ -49,3 +53,94 @@ def test_agents_are_timed_while_they_learn():
         for found in by_size.values():
             assert sum(found["share"].values()) == pytest.approx(1)
             assert min(found["share"]["client agents"], found["share"]["server agent"]) > 0
+
+
+def stat(monkeypatch, tmp_path, *readings):
+    """(seconds, /proc/stat, own CPU seconds) at the start and at the end of a measurement, on two cores."""
+    clock, times = iter([r[0] for r in readings]), iter([(0.0, 0.0, r[2], 0.0, 0.0) for r in readings])
+    texts = iter([r[1] for r in readings])
+
+    class Stat:
+        def read_text(self):
+            return next(texts)
+
+    monkeypatch.setattr(load, "STAT", Stat())
+    monkeypatch.setattr(load, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(load.os, "times", lambda: next(times))
+    monkeypatch.setattr(load.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(load.os, "sysconf", lambda name: 100)
+    return load.Watch().stop()
+
+
+#      user nice system idle iowait irq softirq steal guest guest_nice, in hundredths of a second
+BEFORE = "cpu  1000 0 500 9000 70 0 30 0 0 0\ncpu0 1 2 3\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "own", "others", "quiet"),
+    [
+        ("cpu  2500 0 600 9395 170 0 35 0 0 0", 16.0, 0.0025, True),  # busy 16.05 s of 20, of which 16 are ours
+        ("cpu  2500 300 600 9395 170 0 35 0 0 0", 16.0, 0.1525, False),  # somebody's niced program
+        ("cpu  2500 0 600 9395 170 0 35 400 0 0", 16.0, 0.2025, False),  # another virtual machine
+        ("cpu  1000 0 500 9000 70 0 30 0 0 0", 16.0, None, None),  # a sandbox whose figures stand still
+        ("no such line", 16.0, None, None),
+    ],
+)
+def test_what_others_take_is_all_but_ours(monkeypatch, tmp_path, after, own, others, quiet):
+    seen = stat(monkeypatch, tmp_path, (5.0, BEFORE, 1.0), (15.0, after, 1.0 + own))
+    assert seen.others == (others if others is None else pytest.approx(others))
+    assert seen.quiet is quiet
+    assert (seen.seconds, seen.cpu_seconds) == (10.0, own)
+
+
+def made_up(others, quick=False):
+    quiet = None if others is None else others < load.QUIET
+    seen = Load(quiet, others, 10.0, 16.0, 3.2, 2)._asdict()
+    row = {"title": "logistic", "seconds_plain": 1.0, "seconds_pagefl": 1e-4, "ratio": 10913.0, "ratio_of_best": 10913.0}
+    row |= {"bar": 100, "memory_mb": 1.0, "load": seen, "met": True if quiet and not quick else None}
+    row["roofline"] = {"gflops": 1.0, "share_of_peak": 0.1}
+    machine = {"cpu": "x", "cores": 2, "torch": "2"}
+    return {"quick": quick, "machine": machine, "load": seen, "workloads": {"W": row}}
+
+
+@pytest.mark.parametrize(
+    ("others", "quick", "met", "words"),
+    [
+        (0.01, False, "yes", "quiet: yes (other processes took 1% of the machine; load average 3.2 on 2 cores)"),
+        (0.01, True, "–", "quiet: yes"),
+        (0.43, False, "–", "quiet: no (other processes took 43% of the machine"),
+        (None, False, "–", "quiet: unknown"),
+    ],
+)
+def test_no_bar_is_met_on_a_busy_machine(others, quick, met, words):
+    table = bench.table(made_up(others, quick))
+    assert list(table.columns[-1].cells) == [met]
+    assert words in table.caption
+
+
+def test_measuring_judges_only_what_is_quiet(monkeypatch):
+    """The same figures, once beside others."""
+    monkeypatch.setattr(bench, "play", lambda task, algorithm, settings, observe: [observe({}) for _ in range(settings.rounds)])
+    monkeypatch.setattr(bench, "plain_round", lambda *_: 1e9)
+    monkeypatch.setattr(bench, "WARM", 1)
+    small = bench.Workload("toy", 1.0, lambda quick: bench.synthetic(0, 4), bench.LOGISTIC, 1, 1)
+    monkeypatch.setitem(bench.WORKLOADS, "toy", small)
+    for quiet, quick, met in ((True, False, True), (True, True, None), (False, False, None), (None, False, None)):
+        monkeypatch.setattr(load.Watch, "stop", lambda self, quiet=quiet: Load(quiet, 0.0, 1.0, 1.0, 0.0, 2))
+        assert bench.measure("toy", quick)["met"] is met
+
+
+def test_the_least_quiet_measurement_speaks_for_all():
+    loads = [Load(others < load.QUIET, others, 1.0, 1.0, 0.0, 2) for others in (0.01, 0.3, 0.02)]
+    assert load.worst(loads).others == 0.3
+    assert load.worst([loads[0], Load(None, None, 1.0, 1.0, 0.0, 2)]).quiet is None
+
+
+def test_the_other_tables_tell_too():
+    seen = {"load": Load(False, 0.43, 10.0, 16.0, 3.2, 2)._asdict()}
+    tables = (
+        bench_rounds.algorithms_table({**seen, "algorithms": {}}),
+        bench_rounds.agents_table({**seen, "players": {}}),
+        bench_rounds.table5_table({**seen, "clients": {"4": {"share": {}, "ms_per_byte": {}}}}),
+    )
+    assert all("quiet: no" in table.caption for table in tables)

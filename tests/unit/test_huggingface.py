@@ -171,7 +171,7 @@ def broken(row):
         ),
         ({"partition_0": vectors(0), "partition_1": renamed(1)}, {}, ["class names", "must agree"]),
         ({"partition_0": vectors(0, 2)}, {}, ["partition_0 has 2 examples", "test=0.24", "leave one"]),
-        ({"partition_0": vectors(0)}, {"y": "v"}, ["y of shape [2, 3]"]),
+        ({"partition_0": vectors(0)}, {"y": "v"}, ["y has shape [6, 3]"]),
         (
             {"partition_0": images(0)[1], "partition_1": images(1, size=(5, 5))[1]},
             {},

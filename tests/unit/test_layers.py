@@ -17,7 +17,7 @@ LOWER = {  # what each layer may import, beside itself
     "experiments": {"core", "algorithms", "agents", "game", "data", "models", "runtime"},
     "deploy": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "report": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
-    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "deploy", "report", "api"},
+    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "deploy", "report", "api", "comparing"},
 }
 
 

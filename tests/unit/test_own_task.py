@@ -1,13 +1,12 @@
 """A user's own nn.Module and data just work, or are refused with a sentence that helps."""
 
-import numpy as np
 import pytest
 import torch
-from federations import CLASSES, FEATURES, SETTINGS, client, data, task
+from federations import CLASSES, FEATURES, SETTINGS, data, task
 from torch import nn
 
 import pagefl
-from pagefl import FederatedData, Task
+from pagefl import Task
 from pagefl.runtime import paths
 from pagefl.runtime.run import Run
 
@@ -68,8 +67,9 @@ def test_the_users_module_is_not_changed():
     ("module", "words"),
     [
         (nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)), ["BatchNorm", "GroupNorm"]),
-        (nn.Linear(FEATURES + 1, CLASSES), ["cannot take a batch of shape [4, 6]"]),
-        (nn.Linear(FEATURES, CLASSES - 1), ["[4, 3]", "at least 4 classes"]),
+        (nn.Linear(FEATURES + 1, CLASSES), ["cannot take a batch of torch.float32 [4, 6]"]),
+        (nn.Linear(FEATURES, CLASSES - 1), ["client 1 (train): y has label 3", "3 classes", "labels from 0 to 2"]),
+        (nn.LSTM(FEATURES, CLASSES), ["LSTM answers a batch of 4 with a tuple", "[4, classes]"]),
         (nn.Identity(), ["no trainable parameter"]),
         (nn.Sequential(nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES).double()), ["mixes parameter types"]),
     ],
@@ -78,45 +78,6 @@ def test_refused_modules(module, words):
     with pytest.raises(pagefl.UserError) as refusal:
         learn(module)
     assert all(word in str(refusal.value) for word in words), refusal.value
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda p: {**p, "train": []}, "0 clients"),
-        (lambda p: {**p, "test": p["test"][:1]}, "test has 1 clients but train has 2"),
-        (lambda p: {**p, "train": [(p["train"][0][0], p["train"][0][1][:-1]), p["train"][1]]}, "train[0] has x of shape"),
-        (
-            lambda p: {**p, "train": [p["train"][0], (torch.ones(3, 9), torch.zeros(3, dtype=torch.long))]},
-            "train[1] has examples of shape [9]",
-        ),
-        (
-            lambda p: {**p, "test": [p["test"][0], (p["test"][1][0], p["test"][1][1].float())]},
-            "test[1] has labels of type torch.float32",
-        ),
-        (lambda p: {**p, "test": [p["test"][0], (p["test"][1][0], p["test"][1][1] - 5)]}, "whole numbers from 0"),
-        (lambda p: {**p, "server": (p["server"][0] * torch.nan, p["server"][1])}, "server has examples that are NaN"),
-    ],
-)
-def test_refused_data(change, words):
-    parts = {"train": [client(9, 0), client(5, 1)], "test": [client(4, 2), client(4, 3)], "server": client(8, 4)}
-    FederatedData(**parts)
-    with pytest.raises(pagefl.UserError) as refusal:
-        FederatedData(**change(parts))
-    assert words in str(refusal.value)
-
-
-def test_numpy_arrays_will_do():
-    pair = (np.zeros((6, FEATURES), np.float32), np.arange(6) % CLASSES)
-    assert FederatedData([pair], [pair], pair).train.x.shape == (6, FEATURES)
-
-
-def test_split_gives_every_example_one_role():
-    x = torch.arange(375.0)[:, None]
-    parts = FederatedData.split([(x, torch.zeros(375, dtype=torch.long))], holdout=0.1, seed=3)
-    roles = [parts.train, parts.test, parts.game, parts.server_test, parts.holdout]
-    assert torch.equal(torch.cat([role.x for role in roles]).flatten().sort().values, x.flatten())
-    assert [len(role.y) for role in roles] == [172, 90, 37, 38, 38]
 
 
 def test_holdout_is_not_trained_on():
@@ -132,7 +93,7 @@ def test_the_path_is_measured_once(monkeypatch, tmp_path):
     races = []
     monkeypatch.setattr(paths, "_race", lambda *_: races.append(1) or "rows")
     module, x = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)), torch.zeros(4, 6)
-    assert [paths.build(module, x, 4, "auto", "cpu").path for _ in range(3)] == ["rows"] * 3
+    assert [paths.build(module, x, "auto", "cpu").path for _ in range(3)] == ["rows"] * 3
     assert len(races) == 1
 
 
@@ -147,4 +108,33 @@ def test_the_path_is_measured_once(monkeypatch, tmp_path):
     ],
 )
 def test_a_fitting_path(module, path):
-    assert paths.build(module, torch.randn(4, 6), 4, "auto", "cpu").path in path
+    assert paths.build(module, torch.randn(4, 6), "auto", "cpu").path in path
+
+
+def fails(*_: object) -> nn.Module:
+    raise KeyError("no such file")
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        ("module is a int; expected an nn.Module", {"module": 3}),
+        ("module() failed: TypeError", {"module": lambda width: nn.Linear(width, CLASSES)}),
+        ("module() failed: KeyError: 'no such file'", {"module": fails}),
+        ("module() returned a int; expected a Module", {"module": lambda: 3}),
+        ("data is a list; expected a pagefl.FederatedData", {"data": [(torch.ones(4, 2), torch.ones(4))]}),
+        ("data() failed: KeyError", {"data": fails}),
+        ("data() returned a list; expected a Splits", {"data": list}),
+        ("name = '': must be one line of text", {"name": ""}),
+        ("name = 'a\\nb': must be one line of text", {"name": "a\nb"}),
+        ("there is no setting 'batchsize'; did you mean batch_size?", {"settings": {"batchsize": 4}}),
+        ("there is no setting 'algorithm'", {"settings": {"algorithm": "fedprox"}}),  # it would be ignored
+        ("lr = 'fast'", {"settings": {"lr": "fast"}}),
+    ],
+)
+def test_a_task_that_cannot_be_played_is_refused(words, arguments):
+    good = {"name": "own", "module": nn.Linear(FEATURES, CLASSES), "data": data(), "settings": SETTINGS}
+    with pytest.raises(pagefl.UserError) as refusal:
+        pagefl.run(task=Task(**{**good, **arguments}), rounds=1)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)

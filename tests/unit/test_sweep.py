@@ -14,7 +14,7 @@ import pytest
 from pagefl import UserError
 from pagefl.cli import main
 from pagefl.experiments import spec as specs
-from pagefl.experiments import statistics, sweep
+from pagefl.experiments import sweep
 from pagefl.experiments.paper import METHODS, TABLE1, TASKS, experiment
 from pagefl.report import reproduce
 
@@ -128,17 +128,6 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
     assert "| fedavg | " in told
 
 
-def test_runs_that_differ_have_different_names():
-    wanted = [spec(), spec(seed=1), spec(lr=0.2), spec(algorithm="fedprox"), spec(workers=2)]
-    assert statistics.names(wanted) == [
-        "fedavg, lr = 0.1",
-        "fedavg, lr = 0.1",
-        "fedavg, lr = 0.2",
-        "fedprox",
-        "fedavg, lr = 0.1",
-    ]
-
-
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "fig2", "fig3"])
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
 def test_every_experiment_is_data(name, scale):
@@ -175,7 +164,7 @@ def test_missing_data_leave_a_block_out(monkeypatch, tmp_path):
         (["reproduce", "table1", "--scale", "huge"], "--scale huge: valid is smoke, laptop or paper"),
         (["reproduce", "table1", "--task", "mnist"], "--task mnist: table1 has synthetic, cifar100"),
         (["reproduce", "table1", "--task", "synthetic", "--part", "3/2"], "--part 3/2: valid is K/N"),
-        (["compare", "nowhere"], "none with a finished round"),
+        (["compare", "nowhere"], "nowhere: there is no such directory"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, sentence, monkeypatch, capsys):
@@ -189,16 +178,32 @@ def test_bad_input_is_one_sentence(arguments, sentence, monkeypatch, capsys):
 @pytest.mark.slow
 def test_table1_at_smoke_scale(tmp_path):
     """Every method that Synthetic has, with the paper's numbers beside ours, in every form."""
-    made = command("reproduce", "table1", "--scale", "smoke", "--task", "synthetic", "--out", tmp_path)
-    made.communicate()
+    made = command("reproduce", "table1", "--scale", "smoke", "--task", "synthetic", "--out", tmp_path, stdout=subprocess.PIPE)
+    told, _ = made.communicate()
     assert made.returncode == 0
-    tables = (tmp_path / "table1-smoke.md").read_text().split("\n## ")[1:]
-    rows, against = ([line for line in table.splitlines() if line.startswith("| ")][2:] for table in tables)
-    for each in (rows, against):
+    text = (tmp_path / "table1-smoke.md").read_text()
+    assert told.strip() == text[text.index("## ") :].strip()  # it prints what it writes
+    rows, against, clients = (
+        [line for line in table.splitlines() if line.startswith("| ")][2:] for table in text.split("\n## ")[1:]
+    )
+    for each in (rows, against, clients):
         assert [row.split(" | ")[0][2:] for row in each] == list(TABLE1["synthetic"])
-    assert all(row.count(" to ") == 2 and row.count("[") == 2 for row in against)
-    assert all("–" not in row for row in rows)
-    assert "92.67 ± 0.13 | 96.24 ± 0.33 | 891 |" in rows[-1]
-    assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") == 10 * (7 + 1 + 2)  # accuracies, rounds, the paper's
+    assert all(row.count(" vs ") == 2 and row.count("(seeds: 2, at least 3 needed)") == 2 for row in against)
+    assert all("–" not in row for row in (*rows, *clients))
+    assert rows[-1].endswith("| 2 | 92.67 ± 0.13 | 96.24 ± 0.33 |")
+    assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") == 10 * (4 + 2 + 3)  # accuracies, the paper's, clients
     assert (tmp_path / "table1-smoke.csv").read_text().startswith("table,,")
     assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".md", ".tex", ".csv", ".png", ".svg", ".html"}
+
+
+@pytest.mark.slow
+def test_a_sweep_with_a_failure_still_prints_what_finished(tmp_path):
+    (tmp_path / "grid.toml").write_text(
+        "rounds = 2\nepochs = 1\non_bad_upload = 'stop'\n[task]\nname = 'synthetic'\nclients = 3\n[sweep]\nlr = [0.1, 1e30]\n"
+    )
+    process = command("sweep", tmp_path / "grid.toml", "--out", tmp_path / "runs", stdout=subprocess.PIPE)
+    told, said = process.communicate()
+    assert process.returncode == 1
+    assert "| fedavg | " in told
+    assert "failed: " in said
+    assert "1 of 2 runs are not finished" in said

@@ -16,6 +16,8 @@ class FedRod(Algorithm):
     The head must be one linear layer: then generic + personal logits are those of the two heads' sum.
     """
 
+    same_rows = ()
+
     def client_state(self, row: Tensor, layout: Layout) -> State:
         return {"head": torch.zeros_like(row[layout.head])}
 

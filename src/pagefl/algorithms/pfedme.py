@@ -20,6 +20,8 @@ class PFedMe(Algorithm):
     personal_lr: learning rate of the personal model
     """
 
+    same_rows = ()
+
     lam: NotNegative = 15.0
     beta: Positive = 1.0
     inner_steps: Count = 5

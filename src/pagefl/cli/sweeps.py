@@ -1,14 +1,13 @@
 """`pagefl sweep, compare, reproduce`: many runs at once, and what is said of them."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from . import bench
-from .console import err
+from .console import console, err
 
 Jobs = Annotated[int, typer.Option(min=0, help="Runs side by side.", show_default="one per core")]
 
@@ -19,20 +18,37 @@ def sweep(
     jobs: Jobs = 0,
 ) -> None:
     """Every combination of a grid of settings; what is there already is not run again."""
+    from pagefl.comparing import compare
     from pagefl.experiments import spec as specs
     from pagefl.experiments import sweep
+    from pagefl.report import tables
 
     wanted = sweep.grid(specs.read(file))
-    _sweep(wanted, out, jobs)
-    _compare([one.path for one in sweep.finished(wanted, out)])
+    done = _run(wanted, out, jobs)
+    if found := sweep.finished(wanted, out):
+        _print_tables(tables.of_summary(compare([one.path for one in found], say=_say)))
+    _end(done)
 
 
-def compare(directories: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.")]) -> None:
-    """Mean ± std over seeds, last and best, and what can be said of the differences."""
-    found = [
-        path for given in directories for path in ([given] if (given / "spec.toml").exists() else sorted(given.glob("*/")))
-    ]
-    _compare(found)
+def compare(
+    directories: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.")],
+    json: Annotated[bool, typer.Option("--json", help="A list of objects on stdout, one per method and data setting.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="The same rows as CSV.")] = False,
+) -> None:
+    """Compare methods: mean ± std over seeds, in the last and the best round, and which differences are shown."""
+    from pagefl.comparing import compare
+    from pagefl.core.errors import UserError
+    from pagefl.report import tables
+
+    if json and csv:
+        raise UserError("--json --csv: choose one of the two")
+    found = compare(directories, say=_say)
+    if json:
+        print(found.to_json(orient="records", double_precision=15))
+    elif csv:
+        print(found.to_csv(index=False), end="")
+    else:
+        _print_tables(tables.of_summary(found))
 
 
 def reproduce(
@@ -64,7 +80,7 @@ def reproduce(
                 f"--task {task}: {name} has {', '.join(dict.fromkeys(b.title.split(',')[0] for b in wanted.blocks))}"
             )
         wanted = paper.Experiment(wanted.name, wanted.title, blocks)
-    wanted = reports.available(wanted, err.print)
+    wanted = reports.available(wanted, _say)
     runs = out / "runs"
     mine = wanted.specs[_part(part)]
     if plan or scale == "paper":
@@ -74,7 +90,14 @@ def reproduce(
         err.print(f"all that is missing: about {duration(sum(costs.values()))} on this machine, one run after the other")
         if plan:
             return
-    _sweep(mine, runs, jobs, lambda: reports.write(wanted, scale, out, runs))
+    try:
+        done = _run(mine, runs, jobs)
+    finally:
+        made, written = reports.write(wanted, scale, out, runs)
+        _print_tables(made)
+        for path in written:
+            _say(f"wrote {path}")
+    _end(done)
 
 
 def _part(text: str) -> slice:
@@ -86,37 +109,32 @@ def _part(text: str) -> slice:
     return slice(int(number) - 1, None, int(parts))
 
 
-def _sweep(wanted: list[Any], folder: Path, jobs: int, write: Callable[[], list[Path]] = list) -> None:
-    """Run what is missing, write down what has finished, and say what has not."""
+def _run(wanted: list[Any], folder: Path, jobs: int) -> Any:
+    """Run what is missing."""
     from pagefl.experiments import sweep
     from pagefl.report.progress import SweepProgress
 
-    try:
-        with SweepProgress() as shown:
-            done = sweep.run_missing(wanted, folder, jobs or len(os.sched_getaffinity(0)), shown.observe)
-    finally:
-        for path in write():
-            err.print(f"wrote {path}")
+    with SweepProgress() as shown:
+        return sweep.run_missing(wanted, folder, jobs or len(os.sched_getaffinity(0)), shown.observe)
+
+
+def _end(done: Any) -> None:
+    """Say what has not finished."""
     for name, problem in done.failed.items():
-        err.print(f"failed: {name}: {problem}", markup=False)
+        _say(f"failed: {name}: {problem}")
     if done.finished < done.runs:
-        err.print(f"{done.runs - done.finished} of {done.runs} runs are not finished; the same command goes on with them")
+        _say(f"{done.runs - done.finished} of {done.runs} runs are not finished; the same command goes on with them")
         raise typer.Exit(1)
 
 
-def _compare(directories: list[Path]) -> None:
-    from pagefl import api
-    from pagefl.core.errors import UserError
-    from pagefl.experiments import statistics
-    from pagefl.report import tables
-    from pagefl.runtime import record
+def _print_tables(made: list[Any]) -> None:
+    """For a reader on a terminal, as Markdown for everybody else."""
+    for table in made:
+        if console.is_terminal:
+            console.print(table.terminal())
+        else:
+            print(table.markdown())
 
-    runs = [(api.spec_of(path), record.read(path)[0]) for path in directories]
-    runs = [(spec, rounds) for spec, rounds in runs if rounds]
-    if not runs:
-        raise UserError(f"compare: {len(directories)} directories, none with a finished round; valid are those of runs")
-    frame = statistics.by_run(runs)
-    for task, own in frame.groupby("task", sort=False):
-        print(tables.of_frame(str(task), own).markdown())
-        if own["method"].nunique() > 1:
-            print(tables.differences(str(task), own).markdown())
+
+def _say(message: str) -> None:
+    err.print(message, markup=False)

@@ -90,7 +90,8 @@ class Algorithm:
 
     needs_body: ClassVar[bool] = False  # True: only for models with a body and a head
     # Groups of rows that are always equal, such as (("upload.model", "personal"),): each group is held in memory once.
-    same_rows: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    # None: nothing is declared, and what `local` uploads is found by trying it on one client.
+    same_rows: ClassVar[tuple[tuple[str, ...], ...] | None] = None
 
     def server_state(self, row: Tensor) -> State:
         """The server's state before the first round. `model`, the shared model W, must be part of it."""

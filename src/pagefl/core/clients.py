@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import checks
 from .algorithm import Algorithm, Facts, State
 from .arrays import Floats, Integers
 from .errors import UserError
 from .evaluate import Scores
-from .examples import ClientData
+from .examples import ClientData, Examples
 from .storage import Allocate, Storage, named
 from .training.model import Model
 from .training.stack import Stack, Training
@@ -62,8 +63,8 @@ class ClientHalf:
             name = type(algorithm).__name__
             raise UserError(f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer")
         self.model, self.algorithm, self.training, self.first = model, algorithm, training, first
-        splits = {"train": data.train, "test": data.test, "reward": data.holdout or data.train}
-        self.data = {role: examples.to(model.device) for role, examples in splits.items()}
+        self.data = {"train": self._checked(data.train, "train", row), "test": self._checked(data.test, "test", row)}
+        self.data["reward"] = self._checked(data.holdout, "holdout", row) if data.holdout else self.data["train"]
         self.size = len(data.train)
         self.sizes: Integers = data.train.sizes.numpy()
         self.mean_size = float(data.train.sizes.double().mean())  # of the whole federation, as far as this block knows
@@ -71,10 +72,13 @@ class ClientHalf:
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
         classes = model.logits(row[None], self.data["train"].x[None, :1]).shape[-1]
         self.class_counts = torch.stack([data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)])
-        self.storage = Storage(algorithm, row, model.layout, self.size, allocate)
-        sent = algorithm.send(algorithm.server_state(row.clone()))
+        server = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
+        sent = checks.sent(algorithm, algorithm.send(server), row)
         self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
         self.receive(sent)
+        kept = checks.client_state(algorithm, algorithm.client_state(row, model.layout))
+        uploads = algorithm.upload_state(row, model.layout) if declared(algorithm) else self._rehearsed(kept)
+        self.storage = Storage(algorithm, row, kept, uploads, self.size, allocate)
 
     def receive(self, sent: State) -> None:
         """What the server has sent."""
@@ -108,9 +112,13 @@ class ClientHalf:
         """What a worker does. It reads and writes rows in place and answers with scores."""
         ids = torch.from_numpy(job.ids)
         if job.kind != "train":
-            rows = self.algorithm.adapt(self._stack(job)) if adapts(self.algorithm) else self.sent["model"]
+            rows = self.sent["model"]
+            if adapts(self.algorithm):
+                adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
+                rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
             return self.model.score(rows, self.data[job.kind], ids)
-        outcome = self.algorithm.local(self._stack(job))
+        outcome = self.algorithm.local(self._stack(job, self.storage.kept))
+        checks.local(self.algorithm, outcome, len(ids), self.model.layout.width, self.storage.kept, self.storage.uploads)
         distinct = {id(rows): rows for rows in named(outcome).values()}.values()  # an upload is often the personal model
         good = torch.stack([_finite(rows) for rows in distinct]).all(0)
         chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
@@ -142,7 +150,23 @@ class ClientHalf:
         parts = in_parts(self.size, together)
         return [Job(role, part, round, lr[part], epochs[part], self.mean_size) for part in parts]
 
-    def _stack(self, job: Job) -> Stack:
+    def _checked(self, examples: Examples, role: str, row: Tensor) -> Examples:
+        """In the model's type and on its device, with labels that it has an answer for."""
+        who = f"client {{}} ({role})"
+        examples = examples.of_type(row.dtype, who, self.first).to(self.model.device)
+        classes = self.model.logits(row[None], examples.x[None, :1]).shape[-1]
+        examples.check_labels(classes, who, self.first)
+        return examples
+
+    def _rehearsed(self, kept: State) -> State:
+        """What an algorithm uploads that does not declare it: one client trains for one epoch, and nothing is kept."""
+        rows = {name: value[None] for name, value in kept.items()}
+        alone = Job("train", np.array([0]), 0, np.array([self.training.lr]), np.array([1]), self.mean_size)
+        made = self.algorithm.local(self._stack(alone, rows))
+        checks.local(self.algorithm, made, 1, self.model.layout.width, rows)
+        return {name: rows[0] for name, rows in made.upload.items()}
+
+    def _stack(self, job: Job, kept: State) -> Stack:
         ids = torch.from_numpy(job.ids)
         return Stack(
             model=self.model,
@@ -152,11 +176,18 @@ class ClientHalf:
             ids=ids,
             first=self.first,
             sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
-            kept={name: value[ids] for name, value in self.storage.kept.items()},
+            kept={name: value[ids] for name, value in kept.items()},
             facts=Facts(self.data["train"].sizes[ids], self.class_counts[ids], job.mean_size),
             lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
             epochs=torch.from_numpy(job.epochs),
         )
+
+
+def declared(algorithm: Algorithm) -> bool:
+    """Whether an algorithm says what it uploads; otherwise one has to try."""
+    kind = type(algorithm)
+    unchanged = kind.upload_state is Algorithm.upload_state and kind.same_rows is None
+    return not unchanged or kind.local is Algorithm.local
 
 
 def adapts(algorithm: Algorithm) -> bool:

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from . import rng
+from . import rng, summary
 from .errors import UserError
 
 CHANCES = 4  # uniform numbers in [0, 1) that an augmentation gets for each example
@@ -45,11 +45,41 @@ class Examples:
     def of_one_owner(self) -> "Examples":
         return Examples(self.x, self.y, torch.tensor([0, len(self.y)]), self.augment)
 
+    def of_type(self, dtype: torch.dtype, who: str, first: int = 0) -> "Examples":
+        """Fractions in the type of the module that is trained on them; whole numbers and bytes stay what they are.
+
+        `who`: what an error calls the owner of an example, such as "client {} (train)". `first`: the first owner's number.
+        """
+        if not self.x.is_floating_point() or self.x.dtype == dtype:
+            return self
+        cast = replace(self, x=self.x.to(dtype))
+        lost = ~cast.x.reshape(len(cast.y), -1).isfinite().all(1)
+        if bool(lost.any()):
+            named, largest = self._owner(lost, who, first), float(self.x[lost][0].abs().max())
+            raise UserError(f"{named}: x has {largest:.3g}, which the module's {dtype} cannot hold; scale the data")
+        return cast
+
+    def check_labels(self, classes: int, who: str, first: int = 0) -> None:
+        beyond = self.y >= classes
+        if bool(beyond.any()):
+            named, label = self._owner(beyond, who, first), int(self.y[beyond][0])
+            raise UserError(
+                f"{named}: y has label {label}, but the module answers with {classes} classes; expected labels from 0 to "
+                f"{classes - 1}, or a module with more classes"
+            )
+
+    def _owner(self, bad: Tensor, who: str, first: int) -> str:
+        """The owner of the first example that is marked."""
+        return who.format(first + int(torch.searchsorted(self.starts, bad.nonzero()[0, 0], right=True)) - 1)
+
     def to(self, device: str) -> "Examples":
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    def __repr__(self) -> str:
+        return summary.line(self, "", [f"{len(self.y)} examples of {len(self)} owners", summary.examples(self.x)])
 
 
 @dataclass(frozen=True)
@@ -101,3 +131,24 @@ class Splits:
             held.append((x[order[:count]], y[order[:count]]))
             kept.append((x[order[count:]], y[order[count:]]))
         return Splits(Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held))
+
+    @property
+    def facts(self) -> list[str]:
+        """What a reader wants to know first."""
+        server = len(self.game.y) + len(self.server_test.y)
+        counts = {"training": len(self.train.y), "test": len(self.test.y), "server": server}
+        counts |= {} if self.holdout is None else {"hold-out": len(self.holdout.y)}
+        roles = (self.train, self.test, self.game, self.server_test)
+        labels = 1 + max(int(examples.y.max()) for examples in roles)
+        sizes = ", ".join(f"{count} {role}" for role, count in counts.items())
+        return [f"{sizes} examples", summary.examples(self.train.x), f"labels 0 to {labels - 1}"]
+
+    def __repr__(self) -> str:
+        return summary.line(self, self._title, self.facts)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self, self._title, self.facts)
+
+    @property
+    def _title(self) -> str:
+        return f"{len(self.train)} client{'s' * (len(self.train) != 1)}"

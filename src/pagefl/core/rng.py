@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from operator import index
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,8 @@ def _fill(keys, numbers):  # type: ignore[no-untyped-def]  # numba infers
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key(seed, *names)))
+    """NumPy's integers as seeds mean the same as Python's, though they are written otherwise."""
+    return np.random.Generator(np.random.Philox(key(index(seed), *names)))
 
 
 @contextmanager

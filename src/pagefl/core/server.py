@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import rng
+from . import checks, rng
 from .algorithm import Algorithm, Facts, State
 from .arrays import Floats, Integers
 from .clients import EVALUATED_TOGETHER, adapts, in_parts, join
@@ -46,14 +46,17 @@ class ServerHalf:
         client; in a simulation these are the clients' own rows. `look`: the most examples on which each upload is
         evaluated, because all uploads on all examples would grow with the square of the clients."""
         self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
-        self.data = {"game": data.game.to(model.device), "server_test": data.test.to(model.device)}
-        self.support = data.game.of_one_owner().to(model.device)
+        splits = {"game": data.game, "server_test": data.test}
+        self.data = {role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()}
+        self.classes = model.logits(row[None], self.data["game"].x[None, :1]).shape[-1]
+        for examples in self.data.values():
+            examples.check_labels(self.classes, "server")
+        self.support = self.data["game"].of_one_owner()
         self.samples = {role: _sample(examples, look, training.seed) for role, examples in self.data.items()}
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
-        self.shared = algorithm.server_state(row.clone())
-        self.sent = {
-            name: allocate([1, *value.shape], dtype=value.dtype) for name, value in algorithm.send(self.shared).items()
-        }
+        self.shared = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
+        sent = checks.sent(algorithm, algorithm.send(self.shared), row)
+        self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
         if uploads is None:
             shapes = algorithm.upload_state(row, model.layout)
             uploads = {name: allocate([clients, *value.shape], dtype=value.dtype) for name, value in shapes.items()}
@@ -81,8 +84,7 @@ class ServerHalf:
 
     def candidates(self, ids: Integers) -> Tensor:
         """The models that these clients' uploads stand for, [n, columns]."""
-        rows = self.algorithm.candidates(self.sent["model"], self.uploads_of(ids))
-        return rows.expand(len(ids), -1)
+        return checks.candidates(self.algorithm, self.sent["model"], self.uploads_of(ids), len(ids))
 
     def evaluate_uploads(self, round: int, ids: Integers, role: str) -> Floats:
         """The accuracy of each of these uploads on the server's examples of one role."""
@@ -99,7 +101,8 @@ class ServerHalf:
     def aggregated(self, ids: Integers, weights: Floats) -> State:
         """What the state would become."""
         shares = torch.from_numpy(weights).to(self.model_row)
-        return self.algorithm.aggregate(self.shared, self.uploads_of(ids), shares, len(ids) / self.clients)
+        after = self.algorithm.aggregate(self.shared, self.uploads_of(ids), shares, len(ids) / self.clients)
+        return checks.aggregated(self.algorithm, after, self.shared)
 
     def gradient(self, row: Tensor, role: str) -> Tensor:
         """Of a model's mean loss on the sample of one role."""
@@ -127,7 +130,9 @@ class ServerHalf:
         """What a worker does."""
         if job.kind == "uploads":
             return self.model.accuracies(self.candidates(job.ids), self.samples[job.role])
-        rows = self.algorithm.adapt(self._alone(job.round)) if adapts(self.algorithm) else self.sent["model"]
+        rows = self.sent["model"]
+        if adapts(self.algorithm):
+            rows = checks.adapted(self.algorithm, self.algorithm.adapt(self._alone(job.round)), 1, self.model.layout.width)
         return self.model.score(rows, self.data[job.kind], torch.from_numpy(job.ids))
 
     def state(self) -> State:
@@ -145,7 +150,6 @@ class ServerHalf:
 
     def _alone(self, round: int) -> Stack:
         """The server as a client that keeps nothing: the shared model is fitted to the half that is not the test."""
-        classes = self.model.logits(self.sent["model"], self.support.x[None, :1]).shape[-1]
         return Stack(
             model=self.model,
             examples=self.support,
@@ -155,7 +159,7 @@ class ServerHalf:
             first=0,
             sent=self.sent,
             kept={},
-            facts=Facts(self.support.sizes, self.support.y.bincount(minlength=classes)[None], float(len(self.support.y))),
+            facts=Facts(self.support.sizes, self.support.y.bincount(minlength=self.classes)[None], float(len(self.support.y))),
             lr=torch.tensor([self.training.lr], device=self.model.device, dtype=self.model.layout.dtype),
             epochs=torch.ones(1, dtype=torch.long),
         )

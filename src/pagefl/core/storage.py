@@ -7,7 +7,6 @@ from torch import Tensor
 
 from .algorithm import Algorithm, Local, State
 from .errors import UserError
-from .layout import Layout
 
 Allocate = Callable[..., Tensor]  # (shape, dtype=…) -> zeros
 
@@ -18,12 +17,14 @@ class Storage:
     What an algorithm declares as `same_rows` is held once: a hundred large models are not held twice.
     """
 
-    def __init__(self, algorithm: Algorithm, row: Tensor, layout: Layout, clients: int, allocate: Allocate) -> None:
+    def __init__(
+        self, algorithm: Algorithm, row: Tensor, kept: State, uploads: State, clients: int, allocate: Allocate
+    ) -> None:
+        """`row`, `kept`, `uploads`: one client's model, kept state and upload, before the first round."""
         self.algorithm = type(algorithm).__name__
-        kept = {f"kept.{name}": value for name, value in algorithm.client_state(row, layout).items()}
-        uploads = {f"upload.{name}": value for name, value in algorithm.upload_state(row, layout).items()}
-        first = {**kept, "personal": row, **uploads}
-        group = {name: names for names in algorithm.same_rows for name in names}
+        first = {f"kept.{name}": value for name, value in kept.items()}
+        first |= {"personal": row, **{f"upload.{name}": value for name, value in uploads.items()}}
+        group = {name: names for names in algorithm.same_rows or () for name in names}
         self.rows: State = {}
         for name, value in first.items():
             held = next((self.rows[other] for other in group.get(name, ()) if other in self.rows), None)

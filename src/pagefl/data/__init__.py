@@ -1,0 +1,17 @@
+"""Data for federations: your own, partitions of a pool, augmentation, and the tasks' data sets."""
+
+from importlib import import_module
+from types import ModuleType
+
+_PUBLIC = ("augment", "federated", "huggingface", "partition")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Imported on first use: `huggingface` needs an extra."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module pagefl.data has no attribute {name}")
+    return import_module(f".{name}", __name__)
+
+
+def __dir__() -> list[str]:
+    return [*_PUBLIC]

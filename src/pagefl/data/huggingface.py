@@ -15,7 +15,8 @@ from torch import Tensor
 from pagefl.core import rng
 from pagefl.core.errors import UserError
 
-from .federated import FederatedData, Pair
+from .federated import FederatedData
+from .pairs import Pair, image_bytes
 
 try:
     import datasets
@@ -133,13 +134,7 @@ def _images(where: str, column: pa.ChunkedArray) -> Tensor:
             images.append(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
         except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
             raise UserError(f"{where} has in row {i} no image ({error}); valid are bytes of 8-bit ones") from None
-    sizes = {image.size for image in images}
-    if len(sizes) > 1:
-        raise UserError(f"{where} has images of {len(sizes)} sizes, as {sorted(sizes)[:2]}; valid is one size for all")
-    channels = 3 if any(image.mode == "RGB" for image in images) else 1
-    data = b"".join(image.convert("L" if channels == 1 else "RGB").tobytes() for image in images)
-    pixels = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return pixels.view(len(images), images[0].height, images[0].width, channels).permute(0, 3, 1, 2).contiguous()
+    return image_bytes(where, images)
 
 
 def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:

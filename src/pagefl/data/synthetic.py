@@ -8,7 +8,8 @@ import torch
 
 from pagefl.core import rng
 
-from .federated import FederatedData, Pair
+from .federated import FederatedData
+from .pairs import Pair
 
 FEATURES = CLASSES = 30
 PER_CLIENT = 375  # 210 to train, 90 to test, 75 for the server

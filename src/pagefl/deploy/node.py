@@ -32,7 +32,7 @@ class Node:
 
     def __init__(self, spec: RunSpec, number: int, data: ClientData, folder: Path, run: str) -> None:
         self.spec, self.folder = spec, folder / run
-        begin = halves.start(spec.make_task(), spec.make_algorithm(), spec, [data.train, data.test])
+        begin = halves.start(spec.make_task(), spec.make_algorithm(), spec, data.train)
         half = halves.client_half(begin, data, first=number)
         setup = halves.setup_of(spec, 1, number)
         self.leaders = Leaders(half, spec.make_players().client_policy(setup), setup, halves.terms_of(spec))

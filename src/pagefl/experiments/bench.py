@@ -20,7 +20,8 @@ from torch.nn.functional import cross_entropy
 
 from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core.examples import Splits
-from pagefl.data.federated import FederatedData, Pair
+from pagefl.data.federated import FederatedData
+from pagefl.data.pairs import Pair
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
@@ -29,9 +30,11 @@ from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 from pagefl.runtime.workers import one_thread
 
+from . import load
 from .tasks import synthetic
 
 WARM = 3  # rounds of the engine before the first timed one; its memory is sampled in them
+MET = {True: "yes", False: "no", None: "–"}
 PLAIN_CLIENTS = 100  # at most so many are timed in the plain loop, and their time is scaled to all
 
 
@@ -84,7 +87,8 @@ def engine(quick: bool = False, say: Callable[[str], None] = lambda message: Non
         say(f"{name}: {workload.title} …")
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
             results[name] = child.submit(measure, name, quick).result()
-    return {"quick": quick, "machine": machine(), "workloads": results}
+    seen = load.worst(load.Load(**result["load"]) for result in results.values())
+    return {"quick": quick, "machine": machine(), "load": seen._asdict(), "workloads": results}
 
 
 def measure(name: str, quick: bool) -> dict[str, Any]:
@@ -96,7 +100,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
     model = copy.deepcopy(task.fresh_module(settings.seed))
     plain: list[float] = []
     ours: list[float] = []
-    memory = Memory()
+    memory, watch = Memory(), load.Watch()
     since = perf_counter()
 
     def observe(entry: dict[str, Any]) -> None:
@@ -111,6 +115,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
         since = perf_counter()
 
     play(task, FedAvg(), settings, observe=observe)
+    seen = watch.stop()
     del ours[:WARM]
     ratio, ratio_of_best = median(plain) / median(ours), min(plain) / min(ours)
     within = workload.memory_bar_mb is None or memory.peak_mb < workload.memory_bar_mb
@@ -123,7 +128,8 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
         "bar": workload.bar,
         "memory_mb": memory.peak_mb,
         "memory_bar_mb": workload.memory_bar_mb,
-        "met": ratio >= workload.bar and within,
+        "load": seen._asdict(),
+        "met": ratio >= workload.bar and within if seen.quiet and not quick else None,  # None: not to be judged
         "clients": len(task.data.train),
         "plain_clients_timed": min(len(task.data.train), PLAIN_CLIENTS),
     }
@@ -239,7 +245,6 @@ def machine() -> dict[str, Any]:
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
-        "load": os.getloadavg()[0],  # of everything on the machine: well above the cores, and others took part
         "commit": _commit(Path(__file__).parents[3] / ".git"),
     }
 
@@ -258,12 +263,12 @@ def table(result: dict[str, Any]) -> Table:
     title = f"{size}{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}"
     caption = (
         f"Seconds per round, medians. W: {roofline['gflops']:.1f} GFLOP/s, {roofline['share_of_peak']:.1%} of the roofline. "
-        f"The plain loop is timed on {PLAIN_CLIENTS} clients at most, and scaled."
+        f"The plain loop is timed on {PLAIN_CLIENTS} clients at most, and scaled.\n{load.sentence(load.Load(**result['load']))}"
     )
     columns = ("", "workload", "plain", "pagefl", "ratio", "of the best", "bar", "peak MB", "met")
     made = Table(*columns, title=title, caption=caption)
     for name, r in result["workloads"].items():
         seconds = (f"{r['seconds_plain']:.3f}", f"{r['seconds_pagefl']:.4f}")
         ratios = (f"{r['ratio']:.2f}×", f"{r['ratio_of_best']:.2f}×", f"{r['bar']:g}×")
-        made.add_row(name, r["title"], *seconds, *ratios, f"{r['memory_mb']:.0f}", "yes" if r["met"] else "no")
+        made.add_row(name, r["title"], *seconds, *ratios, f"{r['memory_mb']:.0f}", MET[r["met"]])
     return made

@@ -20,6 +20,7 @@ from pagefl.runtime.run import play
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 
+from . import load
 from . import settings as paper
 from .tasks import synthetic
 
@@ -32,6 +33,7 @@ def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str
     task, turns, rounds = synthetic(0, 8 if quick else 100), 1 if quick else 3, 2 if quick else 5
     settings = Settings(**{**W, "rounds": rounds})
     results: dict[str, dict[str, Any]] = {}
+    watch = load.Watch()
     for name, kind in ALGORITHMS.items():
         say(f"{name} …")
         try:
@@ -44,11 +46,12 @@ def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str
             continue
         own, reference = min(seconds["own"]), min(seconds["reference"])
         results[name] = {"seconds": own, "seconds_fedavg": reference, "multiple": own / reference}
-    return {"workload": "W", "algorithms": results}
+    return {"workload": "W", "load": watch.stop()._asdict(), "algorithms": results}
 
 
 def algorithms_table(result: dict[str, Any]) -> Table:
-    made = Table("algorithm", "seconds per round", "times FedAvg's", title="W: logistic, 100 clients, 5 epochs")
+    columns = ("algorithm", "seconds per round", "times FedAvg's")
+    made = Table(*columns, title="W: logistic, 100 clients, 5 epochs", caption=_caption(result))
     for name, r in result["algorithms"].items():
         made.add_row(name, *(["–", r["refused"]] if "refused" in r else [f"{r['seconds']:.4f}", f"{r['multiple']:.2f}"]))
     return made
@@ -56,12 +59,12 @@ def algorithms_table(result: dict[str, Any]) -> Table:
 
 def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
     """The paper's Table 5: the parts of a round of PAGE on Synthetic, on one core, and per byte of all clients' models."""
-    results = {}
+    results, watch = {}, load.Watch()
     for clients in (4,) if quick else (100, 1000):
         say(f"{clients} clients …")
         # The warm-up is a minibatch of the replay, so that agents learn in the rounds that are timed.
         results[str(clients)] = _split(clients, Page(warm_up=32), warm=33, quick=quick)
-    return {"players": "page", "clients": results}
+    return {"players": "page", "load": watch.stop()._asdict(), "clients": results}
 
 
 def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
@@ -71,21 +74,27 @@ def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
         "page-shared": (PageShared(warm_up=2), 3),
     }
     results: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
+    watch = load.Watch()
     for clients in (4,) if quick else (100, 1000, 10_000):
         for kind, (players, warm) in kinds.items():
             say(f"{kind}, {clients} clients …")
             results[kind][str(clients)] = _split(clients, players, warm, quick)
-    return {"players": results}
+    return {"load": watch.stop()._asdict(), "players": results}
 
 
 def agents_table(result: dict[str, Any]) -> Table:
-    made = Table("players", "clients", "round", "client agents", "server agent", "agents' share", title="Synthetic, one core")
+    columns = ("players", "clients", "round", "client agents", "server agent", "agents' share")
+    made = Table(*columns, title="Synthetic, one core", caption=_caption(result))
     for kind, by_size in result["players"].items():
         for clients, r in by_size.items():
             parts = [r["share"][part] * r["seconds_per_round"] for part in ("client agents", "server agent")]
             cells = [f"{1000 * seconds:.1f} ms" for seconds in (r["seconds_per_round"], *parts)]
             made.add_row(kind, clients, *cells, f"{r['agents_share']:.1%}")
     return made
+
+
+def _caption(result: dict[str, Any]) -> str:
+    return load.sentence(load.Load(**result["load"]))
 
 
 def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, Any]:
@@ -148,7 +157,8 @@ PUBLISHED = {"training": 1.45e-4, "aggregation": 1.93e-6, "client agents": 6.84e
 
 def table5_table(result: dict[str, Any]) -> Table:
     columns = [f"N = {clients}{what}" for clients in result["clients"] for what in (", share", ", ms per byte")]
-    made = Table("part of a round", *columns, "the paper's ms per byte", title="PAGE on Synthetic, one core")
+    columns = ["part of a round", *columns, "the paper's ms per byte"]
+    made = Table(*columns, title="PAGE on Synthetic, one core", caption=_caption(result))
     for part in next(iter(result["clients"].values()))["share"]:
         cells = [
             cell for r in result["clients"].values() for cell in (f"{r['share'][part]:.1%}", f"{r['ms_per_byte'][part]:.2e}")

@@ -12,6 +12,7 @@ from pagefl.core.errors import UserError
 from .spec import RunSpec, put, resolve
 
 Scale = Literal["smoke", "laptop", "paper"]
+Shows = Literal["accuracy", "clients", "convergence", "differences"]
 REAL = ("cifar100", "tiny-imagenet", "shakespeare")
 TASKS = ("synthetic", *REAL)
 METHODS = {  # in Table 1's order, and the side whose rise Table 2 waits for
@@ -47,6 +48,7 @@ class Block:
     title: str
     rows: Mapping[str, list[RunSpec]]  # a run for each seed
     published: Mapping[str, Published]
+    shows: tuple[Shows, ...] = ("accuracy", "differences", "clients")
 
 
 @dataclass(frozen=True)
@@ -195,12 +197,12 @@ def _published(task: str, method: str) -> Published:
     return Published(means[0], means[2], means[1], means[3], TABLE2[task][TABLE2_ORDER.index(method)])
 
 
-def _by_task(scale: Scale, methods: tuple[str, ...]) -> list[Block]:
+def _by_task(scale: Scale, methods: tuple[str, ...], shows: tuple[Shows, ...] = Block.shows) -> list[Block]:
     blocks = []
     for task in TASKS:
         able = [method for method in methods if method in TABLE1[task]]  # a logistic model has no body to share
         rows = {method: _runs(task, method, scale) for method in able}
-        blocks.append(Block(task, rows, {method: _published(task, method) for method in able}))
+        blocks.append(Block(task, rows, {method: _published(task, method) for method in able}, shows))
     return blocks
 
 
@@ -209,7 +211,7 @@ def _table1(scale: Scale) -> tuple[str, list[Block]]:
 
 
 def _table2(scale: Scale) -> tuple[str, list[Block]]:
-    return "Rounds until convergence", _by_task(scale, tuple(METHODS))
+    return "Rounds until convergence", _by_task(scale, tuple(METHODS), ("convergence",))
 
 
 def _table3(scale: Scale) -> tuple[str, list[Block]]:
@@ -224,9 +226,13 @@ def _table4(scale: Scale) -> tuple[str, list[Block]]:
     sizes = {f"{n} clients": _runs("synthetic", "page", scale, {"clients": n}) for n in TABLE4_CLIENTS}
     task = _learned(scale)
     biased = {ratio: _runs(task, "page", scale, bias=ratio) for ratio in TABLE4_BIAS}
+    published = {f"{n} clients": numbers for n, numbers in TABLE4_CLIENTS.items()}
+    shows: tuple[Shows, ...] = ("accuracy", "clients", "convergence")  # no contest: each number of clients has other data
     return "PAGE with more clients, and with tipped rewards", [
-        Block("synthetic, number of clients", sizes, {f"{n} clients": numbers for n, numbers in TABLE4_CLIENTS.items()}),
-        Block(f"{task}, reward ratio server:clients", biased, TABLE4_BIAS if task == "cifar100" else {}),
+        Block("synthetic, number of clients", sizes, published, shows),
+        Block(
+            f"{task}, reward ratio server:clients", biased, TABLE4_BIAS if task == "cifar100" else {}, (*shows, "differences")
+        ),
     ]
 
 

@@ -8,8 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from torch import Tensor
 
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
@@ -60,10 +62,10 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
 
     `task` and `algorithm`: the user's own objects, which stand in the spec by their names.
     """
-    raw = {name: {"name": value} if name in TABLES and isinstance(value, str) else value for name, value in raw.items()}
+    raw = {name: {"name": value} if name in TABLES and isinstance(value, str) else value for name, value in plain(raw).items()}
     if task is not None:
         raw["task"] = {"name": task.name}
-        defaults: Mapping[str, Any] = task.settings
+        defaults: Mapping[str, Any] = plain(task.settings)
     else:
         raw["task"] = _resolve_own("task", raw.get("task", {}), TASKS, skip=("seed",))
         defaults = paper.TASKS[raw["task"]["name"]]
@@ -104,6 +106,15 @@ def read(path: Path) -> Raw:
         raise UserError(f"spec = {path}: cannot be read: {error.strerror}") from error
 
 
+def recorded(path: Path) -> RunSpec:
+    """A run's spec as it was written down. The task and the algorithm may be the user's own, known by their names alone."""
+    raw = read(path)
+    for table in TABLES:
+        if not isinstance(raw.get(table), dict) or not isinstance(raw[table].get("name"), str):
+            raise UserError(f"{path}: {table}.name is missing; expected the complete spec of a run")
+    return _validate(RunSpec, raw, f"{path}: ")
+
+
 def of_text(text: str) -> RunSpec:
     """A complete spec as it was written down."""
     return resolve(tomllib.loads(text))
@@ -131,6 +142,17 @@ def put(raw: Raw, name: str, value: Any) -> None:
         table[own] = value
     else:
         raw[name] = value
+
+
+def plain(value: Any) -> Any:
+    """Python's own numbers and lists in place of NumPy's, torch's and tuples, as TOML has them."""
+    if isinstance(value, Mapping):
+        return {name: plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    return value
 
 
 def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> type[BaseModel]:
@@ -163,7 +185,14 @@ def _resolve_own(
 
 
 def _arguments(algorithm: Algorithm) -> Raw:
-    return {f.name: getattr(algorithm, f.name) for f in fields(algorithm)} if is_dataclass(algorithm) else {}
+    """As far as TOML has words for them: of a function or an object its name, of None nothing."""
+    given: Raw = {f.name: plain(getattr(algorithm, f.name)) for f in fields(algorithm)} if is_dataclass(algorithm) else {}
+    known = (bool, int, float, str, list, dict)
+    return {
+        name: value if isinstance(value, known) else getattr(value, "__qualname__", type(value).__qualname__)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def _validate(kind: type[Kind], values: Raw, prefix: str = "") -> Kind:

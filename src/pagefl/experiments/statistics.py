@@ -1,7 +1,7 @@
 """What is said of runs: mean and spread over seeds, last and best round, convergence, and honest comparisons."""
 
 from collections.abc import Sequence
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,21 +11,33 @@ import pandas as pd
 from pagefl.runtime.record import Record
 
 from .spec import RunSpec
-from .sweep import NO_MATTER
 
 SMOOTH, STILL = 20, 1e-3  # rounds averaged, and the rise that no longer counts: a tenth of a point
-# Student's t at 97.5 %, by degrees of freedom; beyond 30 the normal's is close enough.
+PLATEAU = 0.05  # share of a run that a plateau must have lasted, and never less than SMOOTH rounds
+ENOUGH = 3  # seeds in common without which there is no interval
+# Student's t at 97.5 %, by degrees of freedom; the last is used beyond 30, where it makes intervals slightly too wide.
 STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
+SIDES = ("global", "local")
 LOCAL = ("local_accuracy_before", "local_std", "local_worst10")
 CURVES = ("global_accuracy", "local_accuracy", *LOCAL)
+METRICS = ("global_last", "global_best", "local_last", "local_best", *LOCAL)
+CONVERGENCE = tuple(f"{side}_{what}" for side in SIDES for what in ("converged", "plateau"))
+Curve = npt.NDArray[np.float64]
+
+
+class Plateau(NamedTuple):
+    """Where a curve stopped rising: the round, and the smoothed accuracy in it."""
+
+    round: int
+    accuracy: float
 
 
 class Difference(NamedTuple):
-    """Of two methods over the same seeds, with a 95 % interval: infinite from a single seed."""
+    """Between two methods over the seeds they share, with a 95 % interval; NaN where there is none."""
 
     mean: float
     low: float
@@ -38,65 +50,93 @@ class Difference(NamedTuple):
         return "wins" if self.low > 0 else "loses" if self.high < 0 else "no difference shown"
 
 
-def by_run(runs: Sequence[tuple[RunSpec, list[Record]]]) -> pd.DataFrame:
-    """A row for each run."""
+def curves(rounds: Sequence[Record]) -> dict[str, Curve]:
+    """What was recorded in each round; NaN where nothing was."""
+    return {name: np.array([entry.get(name) for entry in rounds], dtype=np.float64) for name in CURVES}
+
+
+def by_run(runs: Sequence[tuple[RunSpec, Sequence[Record]]]) -> pd.DataFrame:
+    """One row per finished run."""
     rows = []
-    for name, (spec, rounds) in zip(names([spec for spec, _ in runs]), runs, strict=True):
-        curves = {name: np.array([r[name] if r[name] is not None else np.nan for r in rounds]) for name in CURVES}
-        row = {"task": spec.task["name"], "method": name, "seed": spec.seed}
-        for side in ("global", "local"):
-            curve = curves[f"{side}_accuracy"]
-            row[f"{side}_last"], row[f"{side}_best"] = curve[-1], np.nanmax(curve)
-            row[f"{side}_converged"] = converged(curve)
-        rows.append(row | {name: curves[name][-1] for name in LOCAL})
+    for spec, rounds in runs:
+        of = curves(rounds)
+        row: dict[str, Any] = {"seed": spec.seed, "finished": True}
+        for side in SIDES:
+            curve = of[f"{side}_accuracy"]
+            row[f"{side}_last"], row[f"{side}_best"] = curve[-1], pd.Series(curve).max()
+            row[f"{side}_converged"], row[f"{side}_plateau"] = converged(curve) or (np.nan, np.nan)
+        rows.append(row | {name: of[name][-1] for name in LOCAL})
+    return pd.DataFrame(rows, columns=["seed", "finished", *METRICS, *CONVERGENCE])
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per method of a frame of runs on the same data. A value that one seed lacks has no mean: leaving out the seeds
+    on which a method failed would flatter it."""
+    done = frame[frame["finished"].astype(bool)]
+    rows = []
+    for method in map(str, frame["method"].unique()):
+        own = done[done["method"] == method]
+        row: dict[str, Any] = {"method": method, "seeds": len(own)}
+        row["unfinished"] = int((frame["method"] == method).sum()) - len(own)
+        for metric in METRICS:
+            row[f"{metric}_mean"], row[f"{metric}_std"] = own[metric].mean(skipna=False), own[metric].std(skipna=False)
+        for side in SIDES:
+            row[f"{side}_seeds_converged"] = int(own[f"{side}_converged"].count())
+            for what in ("converged", "plateau"):
+                row[f"{side}_{what}_mean"] = own[f"{side}_{what}"].mean()
+                row[f"{side}_{what}_std"] = own[f"{side}_{what}"].std()
+        for side in SIDES:
+            row |= _against(done, method, side)
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def names(specs: Sequence[RunSpec]) -> list[str]:
-    """What to call runs so that only those that differ by their seed alone share a name."""
-    flat = [_flat(spec.model_dump()) for spec in specs]
-    kind = [(spec.task["name"], spec.label) for spec in specs]
-    found = []
-    for own, settings in zip(kind, flat, strict=True):
-        alike = [other for other, its in zip(flat, kind, strict=True) if its == own]
-        varied = [
-            key
-            for key in settings
-            if key not in ("seed", *NO_MATTER) and any(other.get(key) != settings[key] for other in alike)
-        ]
-        found.append(", ".join([own[1], *(f"{key} = {settings[key]}" for key in varied)]))
-    return found
+def _against(done: pd.DataFrame, method: str, side: str) -> dict[str, Any]:
+    metric = f"{side}_last"
+    other = best_other(done, method, metric)
+    found = difference(done, method, other, metric) if other else Difference(np.nan, np.nan, np.nan, 0)
+    return {
+        f"{side}_against": other,
+        f"{side}_difference": found.mean,
+        f"{side}_low": found.low,
+        f"{side}_high": found.high,
+        f"{side}_seeds_shared": found.seeds,
+        f"{side}_verdict": found.verdict if other else None,
+    }
 
 
-def _flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    parts = (_flat(value, f"{key}.") if isinstance(value, dict) else {prefix + key: value} for key, value in raw.items())
-    return {key: value for part in parts for key, value in part.items()}
-
-
-def converged(curve: npt.NDArray[np.float64]) -> int:
-    """The first round from which on accuracy, averaged over the last rounds, rises no more."""
-    sums = np.cumsum(np.concatenate([[0.0], np.nan_to_num(curve)]))
-    width = np.minimum(np.arange(1, len(curve) + 1), SMOOTH)
-    smooth = (sums[1:] - sums[np.arange(1, len(curve) + 1) - width]) / width
-    ahead = np.maximum.accumulate(smooth[::-1])[::-1]
-    return int(np.argmax(ahead - smooth <= STILL)) + 1
+def converged(curve: Curve) -> Plateau | None:
+    """The first round from which on the mean of the last rounds rises no more; None if it was still rising at the end."""
+    smooth = pd.Series(curve).rolling(SMOOTH, min_periods=1).mean().to_numpy()
+    ahead = np.fmax.accumulate(smooth[::-1])[::-1]
+    flat = ahead - smooth <= STILL
+    if not flat.any():
+        return None
+    first, last = int(np.argmax(flat)), int(np.flatnonzero(~np.isnan(curve))[-1])
+    if last - first < max(SMOOTH, PLATEAU * len(curve)):
+        return None
+    return Plateau(first + 1, float(smooth[first]))
 
 
 def difference(frame: pd.DataFrame, method: str, other: str, metric: str) -> Difference:
     """Paired by seed: what one seed's data make easy, they make easy for both."""
-    of = frame.set_index(["method", "seed"])[metric]
-    seeds = sorted(set(of[method].index) & set(of[other].index)) if {method, other} <= set(frame["method"]) else []
-    gains = np.array([of[method, seed] - of[other, seed] for seed in seeds])
-    if not len(gains):
-        return Difference(np.nan, -np.inf, np.inf, 0)
-    mean = float(gains.mean())
-    if len(gains) == 1:
-        return Difference(mean, -np.inf, np.inf, 1)
-    half = (STUDENT[len(gains) - 2] if len(gains) <= 31 else 1.96) * float(gains.std(ddof=1)) / sqrt(len(gains))
+    ours, theirs = (frame[frame["method"] == name].set_index("seed")[metric].astype(float) for name in (method, other))
+    assert all(own.index.is_unique for own in (ours, theirs)), "a seed counts once"
+    shared = ours.index.intersection(theirs.index)
+    gains = ours[shared].to_numpy() - theirs[shared].to_numpy()
+    mean = float(gains.mean()) if len(gains) else np.nan
+    # The same gain on every seed has no spread to estimate: coarse test sets give that easily, so it shows nothing.
+    if len(gains) < ENOUGH or not isfinite(mean) or np.ptp(gains) <= 1e-9 * max(1.0, np.abs(gains).max()):
+        return Difference(mean, np.nan, np.nan, len(gains))
+    half = STUDENT[min(len(gains) - 1, len(STUDENT)) - 1] * float(gains.std(ddof=1)) / sqrt(len(gains))
     return Difference(mean, mean - half, mean + half, len(gains))
 
 
 def best_other(frame: pd.DataFrame, method: str, metric: str) -> str | None:
-    """The strongest of the other methods by its mean."""
-    means = frame[frame["method"] != method].groupby("method", sort=False)[metric].mean()
-    return None if means.empty else str(means.idxmax())
+    """The strongest of the other methods on the seeds that both have; one with too few of them only if there is no better."""
+    others = [str(name) for name in frame["method"].unique() if name != method]
+    found = {other: difference(frame, method, other, metric) for other in others}
+    measured = {other: one for other, one in found.items() if isfinite(one.mean)}
+    enough = {other: one for other, one in measured.items() if one.seeds >= ENOUGH}
+    candidates = enough or measured
+    return min(candidates, key=lambda other: candidates[other].mean) if candidates else None

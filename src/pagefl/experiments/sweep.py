@@ -8,15 +8,17 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import product
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from pagefl.core.errors import UserError
@@ -85,7 +87,8 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
     def start(name: str) -> None:
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(theirs, entries[name].model_dump(), str(folder / name), workers))
-        process.start()
+        with _no_main_module():
+            process.start()
         theirs.close()
         running[ours] = (name, process)
 
@@ -117,6 +120,17 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
     if stopping:
         raise KeyboardInterrupt
     return progress
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """A run needs nothing of the caller's script, which multiprocessing would otherwise execute again for every run."""
+    kept = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = kept
 
 
 def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:

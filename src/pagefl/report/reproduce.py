@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from pagefl.core.errors import UserError
 from pagefl.experiments import sweep
 from pagefl.experiments.bench import machine
+from pagefl.experiments.compare import data_settings, methods
 from pagefl.experiments.paper import Experiment
-from pagefl.experiments.statistics import names
 from pagefl.experiments.sweep import Found
 from pagefl.experiments.tasks import ORIGINALS
 from pagefl.runtime import record
@@ -36,8 +36,8 @@ def available(experiment: Experiment, say: Say) -> Experiment:
     return Experiment(experiment.name, experiment.title, tuple(blocks))
 
 
-def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> list[Path]:
-    """From whatever has finished; what has not is a dash."""
+def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple[list[tables.Table], list[Path]]:
+    """Tables and files, from whatever has finished; what has not is a dash."""
     found = sweep.finished(experiment.specs, runs)
     folder.mkdir(parents=True, exist_ok=True)
     made = [table for block in experiment.blocks for table in tables.of_block(block, found)]
@@ -56,12 +56,13 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> list[
         for suffix, figure in _figures(experiment, found).items():
             written += figures.save(figure, folder / f"{experiment.name}-{scale}{suffix}")
         written.append(base.with_suffix(".html"))
-        called = zip(names([one.spec for one in found]), found, strict=True)
-        titles = [f"{name} on {one.spec.task['name']}, seed {one.spec.seed}" for name, one in called]
+        specs = [one.spec for one in found]
+        called = zip(methods(specs), data_settings(specs), specs, strict=True)
+        titles = [f"{method} on {data}, seed {spec.seed}" for method, data, spec in called]
         clients = {name: html.last_clients(record.read(one.path)[1]) for name, one in zip(titles, found, strict=True)}
         runs_by = {name: one.rounds for name, one in zip(titles, found, strict=True)}
         html.write_report(written[-1], f"{experiment.name}: {experiment.title}", runs_by, about, clients)
-    return written
+    return made, written
 
 
 def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, Figure]:
@@ -69,6 +70,8 @@ def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, Figure
         return {"": figures.curves(experiment.blocks, found)}
     if experiment.name == "fig3":
         return {"": figures.pairs(experiment.blocks[0], found)}
+    if not any("accuracy" in block.shows for block in experiment.blocks):
+        return {}
     return {"-plane": figures.plane(experiment.blocks, found)}
 
 

@@ -1,27 +1,35 @@
-"""Tables of many runs, with the published numbers beside ours: Markdown, LaTeX and CSV from the same cells."""
+"""Tables of many runs, with the published numbers beside ours: for the terminal, as Markdown, LaTeX and CSV."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isnan
+from typing import Any
 
 import pandas as pd
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from pagefl.experiments import statistics, sweep
-from pagefl.experiments.paper import METHODS, Block, Published
-from pagefl.experiments.statistics import Difference
+from pagefl.experiments.paper import METHODS, Block, Published, Shows
+from pagefl.experiments.statistics import ENOUGH, SIDES
 from pagefl.experiments.sweep import Found
 
-SEEN = {  # the column of statistics.by_run, and what a reader calls it
+ACCURACY = {  # the metric of statistics.summary, and what a reader calls it
     "global_last": "global, last",
     "global_best": "global, best",
     "local_last": "local, last",
     "local_best": "local, best",
+}
+CLIENTS = {
     "local_accuracy_before": "local before training",
     "local_std": "std over clients",
     "local_worst10": "worst tenth",
 }
+DASH = "–"
+Row = Mapping[str, Any]  # of statistics.summary
 
 
 @dataclass(frozen=True)
@@ -30,9 +38,18 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
 
+    def terminal(self) -> RichTable:
+        table = RichTable(title=Text(_printable(self.title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for number, column in enumerate(self.columns):
+            table.add_column(Text(column), justify="right" if number else "left", overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(Text, map(_printable, row)))
+        return table
+
     def markdown(self) -> str:
-        lines = [" | ".join(self.columns), "|".join(["---"] * len(self.columns)), *(" | ".join(row) for row in self.rows)]
-        return "\n".join([f"## {self.title}", "", *(f"| {line} |" for line in lines), ""])
+        cells = [[_printable(cell).replace("|", r"\|") for cell in row] for row in self.rows]
+        lines = [" | ".join(self.columns), "|".join(["---"] * len(self.columns)), *(" | ".join(row) for row in cells)]
+        return "\n".join([f"## {_printable(self.title)}", "", *(f"| {line} |" for line in lines), ""])
 
     def latex(self) -> str:
         body = " \\\\\n".join(" & ".join(map(_tex, row)) for row in self.rows)
@@ -49,70 +66,119 @@ class Table:
         return text.getvalue()
 
 
+def of_summary(summary: pd.DataFrame) -> list[Table]:
+    """Everything that is known of each data setting; differences where there are two methods to compare."""
+    made = []
+    for data, own in summary.groupby("data", sort=False):
+        made += [table(str(data), own) for shows, table in TABLES.items() if shows != "differences" or len(own) > 1]
+    return made
+
+
 def of_block(block: Block, found: Sequence[Found]) -> list[Table]:
-    """What is there of a block's runs with the paper's numbers beside it, and what can be said of the differences."""
-    frames = {}
+    """What is there of a block's runs, with the paper's numbers beside it."""
+    frames = []
     for name, specs in block.rows.items():
         if runs := sweep.of(specs, found):
-            frames[name] = statistics.by_run([(one.spec, one.rounds) for one in runs]).assign(method=name)
-    frame = pd.concat(frames.values()) if frames else pd.DataFrame()
-    made = of_frame(block.title, frame) if frames else Table(block.title, _columns(), [])
-    ours = {row[0]: row for row in made.rows}
-    rows = [ours.get(name, [name, *["–"] * (len(made.columns) - 1)]) for name in block.rows]
-    made = replace(made, rows=rows)
-    if block.published:
-        beside = [[*row, *_beside(block.published.get(row[0]))] for row in rows]
-        made = replace(made, columns=[*made.columns, "paper: global", "paper: local", "paper: round"], rows=beside)
-    return [made, differences(block.title, frame)] if len(frames) > 1 else [made]
+            frames.append(statistics.by_run([(one.spec, one.rounds) for one in runs]).assign(method=name))
+    summary = statistics.summary(pd.concat(frames)) if frames else pd.DataFrame({"method": []})
+    made = []
+    for shows in block.shows:
+        if shows == "differences":
+            made += [differences(block.title, summary)] if len(frames) > 1 else []
+            continue
+        table = TABLES[shows](block.title, summary)
+        ours = {row[0]: row for row in table.rows}
+        rows = [ours.get(name, [name, *[DASH] * (len(table.columns) - 1)]) for name in block.rows]
+        made.append(_with_published(replace(table, rows=rows), shows, block.published))
+    return made
 
 
-def of_frame(title: str, frame: pd.DataFrame) -> Table:
-    """A row per method, mean and spread over seeds in per cent."""
+def accuracy(title: str, summary: pd.DataFrame) -> Table:
+    """In per cent, mean and spread over seeds."""
+    unfinished = "unfinished" in summary and bool(summary["unfinished"].any())
     rows = []
-    for name, own in frame.groupby("method", sort=False):
-        converged = own[f"{METHODS.get(str(name), 'global')}_converged"]
-        rows.append([str(name), *(_per_cent(own[column]) for column in SEEN), _rounds(converged), str(len(own))])
-    return Table(title, _columns(), rows)
+    for row in _rows(summary):
+        cells = [*_per_cent(row, ACCURACY), str(row["seeds"]), *([str(row["unfinished"])] if unfinished else [])]
+        rows.append([row["method"], *cells])
+    return Table(title, ["", *ACCURACY.values(), "seeds", *(["unfinished"] if unfinished else [])], rows)
 
 
-def differences(table: str, frame: pd.DataFrame) -> Table:
-    """Each method against the best of the others, seed by seed, in points."""
+def clients(title: str, summary: pd.DataFrame) -> Table:
+    rows = [[row["method"], *_per_cent(row, CLIENTS)] for row in _rows(summary)]
+    return Table(f"{title}: clients, last round", ["", *CLIENTS.values()], rows)
+
+
+def convergence(title: str, summary: pd.DataFrame) -> Table:
+    """Mean over the seeds that converged, how many did, and the accuracy they had reached by then."""
+    columns = [f"{side}: {what}" for side in SIDES for what in ("round", "seeds converged", "accuracy then")]
     rows = []
-    for method in map(str, frame["method"].unique()):
+    for row in _rows(summary):
         cells = []
-        for metric in ("global_last", "local_last"):
-            other = statistics.best_other(frame, method, metric)
-            cells.append("–" if other is None else versus(other, statistics.difference(frame, method, other, metric)))
-        rows.append([method, *cells])
-    return Table(f"{table}: against the best other method, points and 95 % interval", ["", "global, last", "local, last"], rows)
+        for side in SIDES:
+            cells.append(_spread(row[f"{side}_converged_mean"], row[f"{side}_converged_std"], ".0f"))
+            cells.append(f"{row[f'{side}_seeds_converged']} of {row['seeds']}")
+            cells += _per_cent(row, [f"{side}_plateau"])
+        rows.append([row["method"], *cells])
+    return Table(f"{title}: convergence", ["", *columns], rows)
 
 
-def versus(other: str, found: Difference) -> str:
-    if not isfinite(found.low):
-        return f"{100 * found.mean:+.2f} to {other} (one seed shows nothing)"
-    interval = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-    return f"{100 * found.mean:+.2f} to {other} {interval}: {found.verdict}"
+def differences(title: str, summary: pd.DataFrame) -> Table:
+    """Each method against the best of the others, seed by seed, in points."""
+    rows = [[row["method"], *(_versus(row, side) for side in SIDES)] for row in _rows(summary)]
+    return Table(f"{title}: against the best other method, points and 95 % interval", ["", "global, last", "local, last"], rows)
 
 
-def _columns() -> list[str]:
-    return ["", *SEEN.values(), "converged, round", "seeds"]
+TABLES: dict[Shows, Callable[[str, pd.DataFrame], Table]] = {
+    "accuracy": accuracy,
+    "differences": differences,
+    "clients": clients,
+    "convergence": convergence,
+}
 
 
-def _per_cent(values: "pd.Series[float]") -> str:
-    spread = f" ± {100 * values.std():.2f}" if len(values) > 1 else ""
-    return f"{100 * values.mean():.2f}{spread}"
+def _rows(summary: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in summary.to_dict("records")]
 
 
-def _rounds(values: "pd.Series[float]") -> str:
-    return f"{values.mean():.0f}" + (f" ± {values.std():.0f}" if len(values) > 1 else "")
+def _versus(row: Row, side: str) -> str:
+    other, seeds = row[f"{side}_against"], row[f"{side}_seeds_shared"]
+    if pd.isna(other):
+        return DASH
+    gain = f"{100 * row[f'{side}_difference']:+.2f} vs {other}"
+    if not isnan(row[f"{side}_low"]):
+        return f"{gain} [{100 * row[f'{side}_low']:+.2f}, {100 * row[f'{side}_high']:+.2f}]: {row[f'{side}_verdict']}"
+    return (
+        f"{gain} ({f'seeds: {seeds}, at least {ENOUGH} needed' if seeds < ENOUGH else 'the same on every seed: no interval'})"
+    )
 
 
-def _beside(published: Published | None) -> list[str]:
-    if published is None:
-        return ["–"] * 3
-    means = ((published.global_mean, published.global_std), (published.local_mean, published.local_std))
-    cells = [f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "") for mean, std in means]
-    return [*cells, str(published.converged or "–")]
+def _per_cent(row: Row, metrics: Sequence[str] | Mapping[str, str]) -> list[str]:
+    return [_spread(100 * row[f"{metric}_mean"], 100 * row[f"{metric}_std"], ".2f") for metric in metrics]
+
+
+def _spread(mean: float, std: float, form: str) -> str:
+    if isnan(mean):
+        return DASH
+    return f"{mean:{form}}" + ("" if isnan(std) else f" ± {std:{form}}")
+
+
+def _with_published(table: Table, shows: Shows, published: Mapping[str, Published]) -> Table:
+    if not published or shows == "clients":
+        return table
+    columns = ["paper: global", "paper: local"] if shows == "accuracy" else ["paper: round"]
+    cells = {row[0]: [DASH] * len(columns) for row in table.rows}
+    for name, numbers in published.items():
+        if shows == "accuracy":
+            means = ((numbers.global_mean, numbers.global_std), (numbers.local_mean, numbers.local_std))
+            cells[name] = [f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "") for mean, std in means]
+        elif numbers.converged:
+            cells[name] = [f"{numbers.converged} ({METHODS.get(name, 'global')})"]
+    return replace(table, columns=[*table.columns, *columns], rows=[[*row, *cells[row[0]]] for row in table.rows])
+
+
+def _printable(cell: str) -> str:
+    """Names come from spec files, which may be somebody else's: no line breaks, no control characters of a terminal."""
+    return "".join(character if character.isprintable() else "�" for character in cell)
 
 
 def _tex(cell: str) -> str:

@@ -11,6 +11,7 @@ from pagefl.core.algorithm import Algorithm, State
 from pagefl.core.clients import ClientHalf
 from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData, Examples, ServerData
+from pagefl.core.layout import Layout
 from pagefl.core.server import ServerHalf
 from pagefl.core.storage import Allocate
 from pagefl.core.training import linear
@@ -36,15 +37,14 @@ class Start(NamedTuple):
     settings: Settings
 
 
-def start(
-    task: Task, algorithm: Algorithm, settings: Settings, examples: list[Examples], say: Say = lambda line: None
-) -> Start:
-    """`examples`: those that this process holds. The first ones tell how the model is best trained."""
+def start(task: Task, algorithm: Algorithm, settings: Settings, examples: Examples, say: Say = lambda line: None) -> Start:
+    """`examples`: some that this process holds. They tell how the model is best trained."""
     module = task.fresh_module(settings.seed)
-    labels = 1 + max(int(part.y.max()) for part in examples)
+    x = examples.x[: settings.batch_size]
     try:
         with rng.torch_stream(settings.seed, "measuring"):
-            model = paths.build(module, examples[0].x[: settings.batch_size], labels, settings.path, settings.device)
+            x = x.to(Layout(module).dtype) if x.is_floating_point() else x
+            model = paths.build(module, x, settings.path, settings.device)
     except RuntimeError as error:  # torch's own words about a device it does not have
         raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
     if not linear.compiled():

@@ -18,9 +18,9 @@ from pagefl.core.training.model import Model, RowModel, StackedModel, check_trai
 PATHS: dict[str, type[Model]] = {kind.path: kind for kind in (LinearModel, StackedModel, RowModel)}
 
 
-def build(module: nn.Module, x: Tensor, labels: int, path: str, device: str) -> Model:
+def build(module: nn.Module, x: Tensor, path: str, device: str) -> Model:
     """`x`: a batch of real examples."""
-    random = check_trainable(module, x, labels)
+    random = check_trainable(module, x)
     fused = LinearModel.fits(module, x, device)
     if path == "auto":
         path = "fused" if fused else "rows" if random else _measured(module, x, device)

@@ -12,6 +12,7 @@ from time import monotonic
 import pandas as pd
 from torch import Tensor, nn
 
+from pagefl.core import summary
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
 from pagefl.core.layout import Layout
@@ -40,6 +41,9 @@ class Run:
     make_module: Callable[[], nn.Module]
     directory: Path | None = None
     over: bool = True  # it has come to its end, and was not stopped before
+    settings: Settings | None = None  # what it was run with, if it was run here
+    name: str = ""  # such as "fedavg on synthetic"
+    planned: int | None = None  # rounds
 
     @property
     def history(self) -> pd.DataFrame:
@@ -54,13 +58,32 @@ class Run:
     @property
     def model(self) -> nn.Module:
         """The shared model W."""
+        if "server.model" not in self.state:
+            raise UserError(f"{self.directory} has no checkpoint yet, so there is no model; let the run go on for longer")
         return self._module(self.state["server.model"])
 
     def personal(self, client: int) -> nn.Module:
         """A client's own model."""
         if "clients.personal" not in self.state:
             raise UserError(f"client {client}'s own model is on its node: in a deployment it never leaves it")
-        return self._module(self.state["clients.personal"][client])
+        rows = self.state["clients.personal"]
+        if client not in range(len(rows)):
+            raise UserError(f"client = {client}: must be a whole number from 0 to {len(rows) - 1}")
+        return self._module(rows[client])
+
+    def __repr__(self) -> str:
+        return summary.line(self, self.name, self._facts)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self, self.name, self._facts)
+
+    @property
+    def _facts(self) -> list[str]:
+        rounds = f"{len(self.rounds)} of {self.planned} rounds" if self.planned else f"{len(self.rounds)} rounds"
+        found = self.rounds[-1] if self.rounds else {}
+        sides = {"global": found.get("global_accuracy"), "local": found.get("local_accuracy")}
+        accuracies = [f"{side} accuracy {value:.3f}" for side, value in sides.items() if value is not None]
+        return [rounds, *accuracies, *([] if self.directory is None else [str(self.directory)])]
 
     def _module(self, row: Tensor) -> nn.Module:
         module = self.make_module()
@@ -134,7 +157,8 @@ def loop(
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = game.state()
-    return Run(records.rounds, records.clients, state, make_module, directory.path if directory else None, rounds.over)
+    folder = directory.path if directory else None
+    return Run(records.rounds, records.clients, state, make_module, folder, rounds.over, settings, planned=settings.rounds)
 
 
 def _restore(rounds: Rounds, directory: RunDirectory | None, say: Say) -> dict[str, int]:

@@ -66,7 +66,7 @@ def simulate(
 ) -> Simulation:
     """`folder`: for rows that do not fit into memory."""
     data = split(task, settings)
-    begin = halves.start(task, algorithm, settings, [data.train, data.test, data.game, data.server_test], say)
+    begin = halves.start(task, algorithm, settings, data.train, say)
     shared = SharedRows(folder)
     allocate = shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device)
     client_half = halves.client_half(begin, data.of_clients, allocate=allocate)

@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from difflib import get_close_matches
 from functools import cached_property
+from typing import TypeVar
 
 from torch import nn
 
-from pagefl.core import rng
+from pagefl.core import rng, summary
+from pagefl.core.errors import UserError
 from pagefl.core.examples import Splits
+
+from .settings import Settings
+
+Made = TypeVar("Made")
 
 
 class Task:
@@ -18,16 +25,58 @@ class Task:
         data: Splits | Callable[[], Splits],
         settings: Mapping[str, float | int] | None = None,
     ) -> None:
-        """`module`: an nn.Module, whose weights are the start, or a function that makes one. `data`: they, or a function
-        that makes them: a node, which has data of its own, needs the model alone. `settings`: lr, epochs … that suit it."""
-        self.name, self.module, self._data, self.settings = name, module, data, settings or {}
+        """`module`: an nn.Module, whose weights are the start, or a function that makes one. `data`: a FederatedData, or a
+        function that makes one, which is called when the data are needed: a node, which has data of its own, needs the
+        model alone. `settings`: lr, epochs … that suit it."""
+        if not isinstance(name, str) or not name.isprintable() or not name.strip():
+            raise UserError(f"task name = {name!r}: must be one line of text")
+        self.name, self.module, self._data, self.settings = name, module, data, dict(settings or {})
+        self._expect("module", module, nn.Module, "an nn.Module, or a function that makes one")
+        self._expect("data", data, Splits, "a pagefl.FederatedData, or a function that makes one")
+        for setting in self.settings:
+            if setting not in Settings.model_fields:
+                close = get_close_matches(str(setting), Settings.model_fields, 1)
+                meant = f"; did you mean {close[0]}?" if close else ""
+                raise UserError(f"task {name}: there is no setting {setting!r}{meant}; see pagefl.RunSpec for all settings")
 
     @cached_property
     def data(self) -> Splits:
-        return self._data() if callable(self._data) else self._data
+        return self._data if isinstance(self._data, Splits) else self._made("data", self._data, Splits)
 
     def fresh_module(self, seed: int) -> nn.Module:
         if isinstance(self.module, nn.Module):
             return deepcopy(self.module)
         with rng.torch_stream(seed, "initial model"):
-            return self.module()
+            return self._made("module", self.module, nn.Module)
+
+    def _expect(self, field: str, given: object, kind: type, expected: str) -> None:
+        if not isinstance(given, kind) and (not callable(given) or isinstance(given, nn.Module)):
+            raise UserError(f"task {self.name}: {field} is a {type(given).__name__}; expected {expected}")
+
+    def _made(self, field: str, make: Callable[[], Made], kind: type[Made]) -> Made:
+        try:
+            made = make()
+        except UserError:
+            raise
+        except Exception as error:  # whatever a user's own function may raise
+            words = " ".join(str(error).split())
+            raise UserError(f"task {self.name}: {field}() failed: {type(error).__name__}: {words}") from error
+        if not isinstance(made, kind):
+            raise UserError(f"task {self.name}: {field}() returned a {type(made).__name__}; expected a {kind.__name__}")
+        return made
+
+    def __repr__(self) -> str:
+        return summary.line(self, self.name, self._facts)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self, self.name, self._facts)
+
+    @property
+    def _facts(self) -> list[str]:
+        """Looking at a task neither builds its model nor reads its data."""
+        model = getattr(self.module, "__name__", type(self.module).__name__)
+        if isinstance(self.module, nn.Module):
+            model = f"{type(self.module).__name__} with {sum(p.numel() for p in self.module.parameters())} parameters"
+        known = isinstance(self._data, Splits) or "data" in self.__dict__
+        data = [f"{len(self.data.train)} clients", *self.data.facts] if known else ["data not read yet"]
+        return [model, *data, *(f"{name} = {value}" for name, value in self.settings.items())]

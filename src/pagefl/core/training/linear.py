@@ -32,7 +32,7 @@ class LinearModel(Model):
     def fits(module: nn.Module, x: Tensor, device: str) -> bool:
         """Whether the module, whatever it is called, computes x @ weight.T + bias in float32 on a CPU."""
         shapes = [p.shape for p in module.parameters() if p.requires_grad]
-        if device != "cpu" or len(shapes) != 2 or len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
+        if device != "cpu" or x.dim() < 2 or len(shapes) != 2 or len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
             return False
         weight, bias = module.parameters()
         flat = x.flatten(1)

@@ -159,7 +159,7 @@ def only(gradient: Tensor, columns: slice | None) -> Tensor:
     return gradient
 
 
-def check_trainable(module: nn.Module, x: Tensor, labels: int) -> bool:
+def check_trainable(module: nn.Module, x: Tensor) -> bool:
     """Refuse what cannot be averaged or judged; tell whether the module draws random numbers when it trains."""
     name = type(module).__name__
     Layout(module)
@@ -169,16 +169,15 @@ def check_trainable(module: nn.Module, x: Tensor, labels: int) -> bool:
         try:
             first, second = module(x), module(x)
         except Exception as error:  # whatever a user's own forward may raise
-            raise UserError(f"module {name} cannot take a batch of shape {list(x.shape)}: {error}") from error
+            words = " ".join(str(error).split())  # torch's may have several lines
+            raise UserError(f"module {name} cannot take a batch of {x.dtype} {list(x.shape)}: {words}") from error
     changed = [key for key, buffer in module.named_buffers() if not torch.equal(buffer, before[key])]
     if changed:
         raise UserError(
             f"module {name} changes its buffer {changed[0]} while it trains (BatchNorm does), and such statistics "
             "cannot be a client's row; use GroupNorm or LayerNorm, or BatchNorm with track_running_stats=False"
         )
-    if first.dim() != 2 or len(first) != len(x) or first.shape[1] < labels:
-        raise UserError(
-            f"module {name} answers a batch of {len(x)} with shape {list(first.shape)}; "
-            f"valid is [{len(x)}, classes] with at least {labels} classes, as many as there are labels"
-        )
+    if not isinstance(first, Tensor) or first.dim() != 2 or len(first) != len(x):
+        found = f"shape {list(first.shape)}" if isinstance(first, Tensor) else f"a {type(first).__name__}"
+        raise UserError(f"module {name} answers a batch of {len(x)} with {found}; expected a tensor [{len(x)}, classes]")
     return not torch.equal(first, second)
