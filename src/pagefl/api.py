@@ -41,8 +41,7 @@ def run(
     settings.
     """
     own_task, own_algorithm = _own("task", task, Task), _own("algorithm", algorithm, Algorithm)
-    named = {"task": task, "algorithm": algorithm, **settings}
-    raw = _given(spec, {name: value for name, value in named.items() if value is not own_task and value is not own_algorithm})
+    raw = _given(spec, {"task": task, "algorithm": algorithm, **settings})
     return launch(specs.resolve(raw, own_task, own_algorithm), own_task, own_algorithm, out, observe, say)
 
 
@@ -59,13 +58,14 @@ def _own(field: str, given: object, kind: type[Own]) -> Own | None:
 
 
 def _given(spec: str | Path | RunSpec | None, settings: dict[str, Any]) -> specs.Raw:
-    """A spec, and over it what is given by name."""
+    """A spec, and over it what is given by name: the user's own objects say their settings themselves."""
     if not isinstance(spec, str | Path | RunSpec | None):
         raise UserError(f"spec is a {type(spec).__name__}; expected the path of a TOML file or a pagefl.RunSpec")
-    raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if spec else {}
-    raw |= {name: value for name, value in settings.items() if value is not None and name != "clients"}
-    if settings.get("clients") is not None:
-        specs.put(raw, "task.clients", settings["clients"])
+    raw = {} if spec is None else spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec))
+    for name, value in settings.items():
+        if value is not None:
+            own = isinstance(value, Task | Algorithm)
+            specs.put(raw, "task.clients" if name == "clients" else name, {} if own else value)
     return raw
 
 
@@ -166,6 +166,8 @@ def report(directories: Sequence[Path], page: Path) -> None:
 def _play(
     spec: RunSpec, task: Task | None, algorithm: Algorithm | None, directory: RunDirectory | None, observe: Observe, say: Say
 ) -> Run:
+    for sentence in spec.without_effect():
+        say(sentence)
     own_task, own_algorithm = task or spec.make_task(), algorithm or spec.make_algorithm()
     name = f"{spec.label} on {spec.task['name']}"
     result = replace(play(own_task, own_algorithm, spec, spec.make_players(), directory, observe, say), name=name)

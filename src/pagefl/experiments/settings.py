@@ -56,6 +56,9 @@ NICKNAMES: dict[str, dict[str, str]] = {
     "dapfl": {"algorithm": "fedavg", "players": "dapfl"},
 }
 
+# Players whose rewards the balance of demand changes; Dap-FL's learn from another reward, and the others do not learn.
+HEED_BIAS = ("page", "page-shared")
+
 # What an algorithm needs where players change lr and epochs from round to round, and from client to client.
 APART: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"fresh": 0.1, "bounded": True}}
 TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True}}

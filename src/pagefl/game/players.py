@@ -15,7 +15,7 @@ from pagefl.core.federation import Uploads
 from .rules import Bias, Floats, Integers, Ranges
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Wait = Annotated[int, Field(ge=0)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Part = Annotated[float, Field(ge=0, lt=1)]
