@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pagefl.core import rng
 from pagefl.core.errors import UserError
+from pagefl.core.files import regular_below
 
 from .federated import FederatedData
 from .pairs import Pair, image_bytes
@@ -87,6 +88,7 @@ def _folders(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def _splits(path: Path) -> dict[str, datasets.Dataset]:
     try:
+        list(regular_below(path))
         found = datasets.load_from_disk(str(path))
     except (OSError, ValueError, LookupError, TypeError) as error:  # an empty one is an IndexError
         raise UserError(
