@@ -15,13 +15,14 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pagefl.core import linear, rng, summary
+from pagefl.core import batches, linear, rng, summary
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.engine import Training
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Splits
 from pagefl.core.federation import Federation
 from pagefl.core.layout import Layout
+from pagefl.core.memory import needs
 from pagefl.game.game import FederatedGame, Terms
 from pagefl.game.players import FixedPlayers, Players, Setup
 
@@ -33,6 +34,7 @@ from .settings import Settings
 from .task import Task
 from .workers import CAN_FORK, SharedRows, Workers, one_thread
 
+ROWS_AT_WORK = 6  # at least: two rows, their gradients, the module and a copy of it
 Say = Callable[[str], None]
 Observe = Callable[[record.Record], None]
 
@@ -180,17 +182,19 @@ def make_federation(
     **options: Any,
 ) -> Federation:
     """`folder`: for rows that memory has no room for. `first`: the number of the first client."""
+    paths.check_device(settings.device)
     data = split(task, settings)
     module = task.fresh_module(settings.seed)
+    shared = SharedRows(folder)
+    width = sum(parameter.nbytes for parameter in module.parameters())
+    needs(ROWS_AT_WORK * width, "the weights, gradients and copies of one model", "use a smaller model")
+    if settings.device == "cpu":
+        shared.check(width * len(data.train))
     data = data.of_type(Layout(module).dtype)
-    try:
-        with rng.torch_stream(settings.seed, "measuring"):
-            model = paths.build(module, data.train.x[: settings.batch_size], settings.path, settings.device)
-    except RuntimeError as error:  # torch's own words about a device it does not have
-        raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
+    with rng.torch_stream(settings.seed, "measuring"):
+        model = paths.build(module, data.train.x[: settings.batch_size], settings.path, settings.device)
     if not linear.compiled():
         say("compiling the kernels (once; kept in numba's cache) …")
-    shared = SharedRows(folder)
     federation = kind(
         model,
         algorithm,
@@ -202,6 +206,8 @@ def make_federation(
         allocate=shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device),
         **options,
     )
+    largest = int(federation.data["train"].sizes.max())
+    batches.check_room(min(federation.chunk, federation.size), largest, settings.epochs, settings.batch_size)
     if shared.in_file:
         say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
     return federation

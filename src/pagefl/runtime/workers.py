@@ -4,19 +4,22 @@ import ctypes
 import mmap
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from math import prod
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pagefl.core.errors import UserError
+from pagefl.core.memory import available as available_memory
+from pagefl.core.memory import readable
 
 CAN_FORK = sys.platform.startswith("linux")  # elsewhere a forked torch is not safe
 
@@ -35,6 +38,16 @@ class SharedRows:
         self.folder, self.room = folder, available_memory() // 2
         self.in_file = 0
 
+    def check(self, size: int) -> None:
+        """Refuse what fits neither into memory nor onto the disk."""
+        place = self.folder or gettempdir()
+        free = shutil.disk_usage(place).free
+        if size > max(self.room, free):
+            raise UserError(
+                f"the clients' models need {readable(size)}: memory has room for {readable(self.room)} of them, and the disk "
+                f"of {place} for {readable(free)}; use fewer clients or a smaller model"
+            )
+
     def __call__(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         size = prod(shape) * dtype.itemsize
         if not size:
@@ -43,6 +56,7 @@ class SharedRows:
             self.room -= size
             memory = mmap.mmap(-1, size)
         else:
+            self.check(size)
             self.in_file += size
             with TemporaryFile(dir=self.folder) as file:
                 file.truncate(size)
@@ -50,21 +64,6 @@ class SharedRows:
                     os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now, not in the middle of a round
                 memory = mmap.mmap(file.fileno(), size)
         return torch.frombuffer(memory, dtype=dtype).view(*shape)
-
-
-def available_memory() -> int:
-    """In bytes: the machine's, or this container's if that is less."""
-    try:
-        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        available = int(facts["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):  # not Linux
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    group = Path("/sys/fs/cgroup")
-    try:
-        most, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):  # no group, or "max"
-        return available
-    return min(available, most - used)
 
 
 def one_thread() -> None:
