@@ -23,7 +23,7 @@ class Progress:
 
     def __init__(self, title: str, rounds: int, start: int = 0) -> None:
         self.title, self.rounds, self.start = title, rounds, start
-        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.bar = _bar(self.console) if sys.stderr.isatty() and self.console.is_interactive else None
         self.looks: deque[tuple[float, int]] = deque(maxlen=LOOKS)
         self.unseen: Record | None = None
@@ -135,7 +135,7 @@ class SweepProgress:
     """Of many runs: a bar over all rounds on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.bar = _bar(self.console) if sys.stderr.isatty() and self.console.is_interactive else None
         self.began, self.already, self.told = monotonic(), -1, -1e9
 
