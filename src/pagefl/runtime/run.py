@@ -11,11 +11,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pagefl.core import batches, linear, rng, summary
+from pagefl.core import batches, checks, linear, rng, summary
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.engine import Training
 from pagefl.core.errors import UserError
@@ -222,7 +223,10 @@ def split(task: Task, settings: Settings) -> Splits:
 
 def make_game(federation: Federation, players: Players, settings: Settings) -> FederatedGame:
     setup, terms = agreed(federation, settings)
-    return FederatedGame(federation, *players.sides(setup), setup, terms)
+    leaders, follower = players.sides(setup)
+    if follower.sees:  # better now than after the first round's training
+        checks.candidates(federation.algorithm, federation.sent["model"], federation.uploads_of(np.array([0])), 1)
+    return FederatedGame(federation, leaders, follower, setup, terms)
 
 
 def agreed(federation: Federation, settings: Settings, first: int = 0) -> tuple[Setup, Terms]:
