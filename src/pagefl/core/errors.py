@@ -2,13 +2,16 @@
 
 
 class UserError(ValueError):
-    """Something the user gave cannot be used: one sentence that says what is wrong, where, and what to do.
-
-    It is always one line: what a file or a path brings along is escaped.
-    """
+    """Something the user gave cannot be used: one sentence that says what is wrong, where, and what to do."""
 
     def __init__(self, sentence: str) -> None:
-        super().__init__("".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in sentence))
+        super().__init__(printable(sentence))  # it may quote a stranger's file
+
+
+def printable(text: str) -> str:
+    """One line that a terminal shows and does not obey: control characters are written as escapes."""
+    line = " ".join(text.splitlines())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def shown(value: object, most: int = 80) -> str:
