@@ -142,6 +142,17 @@ class Federation:
         looks = self.look(outcome.upload, good, job.candidates_on) if job.candidates_on else None
         return good.cpu().numpy(), test, train, given, looks
 
+    def keep(self, job: Job) -> Callable[[], None]:
+        """What a piece of work reads and overwrites is kept, until it is done; the answer puts it back."""
+        ids = torch.from_numpy(job.ids)
+        kept = {name: rows[ids] for name, rows in self.kept.items()} if job.kind == "train" else {}
+
+        def put_back() -> None:
+            for name, rows in kept.items():
+                self.kept[name][ids] = rows
+
+        return put_back
+
     def look(self, upload: State, good: Tensor, role: str) -> Floats:
         """The accuracy of each upload, as the server can judge it, on all of the server's examples of one role."""
         chosen = {name: value[good] for name, value in upload.items()}

@@ -39,7 +39,7 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
         game = make_game(federation, spec.make_players(), spec)
         demand = Demand(spec.shifts(), directory)
         rounds = Rounds(game, spec, demand)
-        with with_workers(federation, spec):
+        with with_workers(federation, spec, say):
             for path in stages:
                 tensors, facts = checkpoint.read(path)
                 rounds.restore(tensors, facts)

@@ -33,7 +33,7 @@ from .directory import STAGES, RunDirectory
 from .rounds import NobodyLeft, Rounds
 from .settings import Settings
 from .task import Task
-from .workers import CAN_FORK, SharedRows, Workers, one_thread
+from .workers import CAN_FORK, SharedRows, Workers, memory_errors_named, one_thread
 
 ROWS_AT_WORK = 6  # at least: two rows, their gradients, the module and a copy of it
 Say = Callable[[str], None]
@@ -109,7 +109,7 @@ def play(
     say: Say = lambda message: None,
 ) -> Run:
     """Run to the last round; where the directory holds a checkpoint, from there."""
-    with one_numeric_mode():
+    with one_numeric_mode(), memory_errors_named():
         federation = make_federation(task, algorithm, settings, say, directory.path if directory else None)
         game = make_game(federation, players or FixedPlayers(), settings)
         return loop(game, partial(task.fresh_module, settings.seed), settings, directory, observe, say)
@@ -140,7 +140,8 @@ def loop(
                 stage.mkdir(parents=True, exist_ok=True)
                 checkpoint.save(stage, rounds.state(), rounds.facts())
 
-        with with_workers(game.federation, settings), _polite_stop() if polite else nullcontext(threading.Event()) as stopped:
+        stopping = _polite_stop() if polite else nullcontext(threading.Event())
+        with with_workers(game.federation, settings, say), stopping as stopped:
             try:
                 saved = monotonic()
                 while not rounds.over and not stopped.is_set():
@@ -252,12 +253,12 @@ def agreed(federation: Federation, settings: Settings, first: int = 0) -> tuple[
 
 
 @contextmanager
-def with_workers(federation: Federation, settings: Settings) -> Iterator[None]:
+def with_workers(federation: Federation, settings: Settings, say: Say) -> Iterator[None]:
     count = worker_count(settings)
     if count == 1:
         yield
         return
-    workers = Workers(count, federation.work)
+    workers = Workers(count, federation.work, federation.keep, say)
     federation.run_jobs = workers.run
     try:
         yield
