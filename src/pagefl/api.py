@@ -1,11 +1,11 @@
 """The Python interface: run, resume, load."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
@@ -16,8 +16,8 @@ from pagefl.game.certificate import Trial
 from pagefl.game.rules import Bias
 from pagefl.report import html
 from pagefl.report.html import last_clients
-from pagefl.runtime import demand, record
-from pagefl.runtime.directory import SPEC, RunDirectory
+from pagefl.runtime import binding, checkpoint, demand, record
+from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.run import Observe, Run, Say, agreed, make_federation, one_numeric_mode, play
 from pagefl.runtime.task import Task
 
@@ -88,36 +88,47 @@ def resume(
     task: Task | None = None,
     algorithm: Algorithm | None = None,
     rounds: int | None = None,
+    restart: bool = False,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
     """Go on from the last checkpoint, to the last round of the spec or to `rounds`.
 
-    A run of the user's own task or algorithm needs those objects again.
+    A run of the user's own task or algorithm needs those objects again. Where records or checkpoints are damaged, this
+    refuses and changes nothing; `restart=True` puts them aside, into a folder of the directory, and starts from round 1.
     """
-    spec = spec_of(Path(directory), task, algorithm, rounds)
-    return _play(spec, task, algorithm, RunDirectory(Path(directory), spec.toml()), observe, say)
+    path = Path(directory)
+    spec = spec_of(path, task, algorithm, rounds, restart=restart)
+    return _play(spec, task, algorithm, RunDirectory(path, spec.toml(), restart=restart), observe, say)
 
 
 def load(directory: str | Path, *, task: Task | None = None) -> Run:
     """A run's records and models as they are on disk, finished or not."""
     path = Path(directory)
     raw = _raw_spec(path)
-    found, _ = RunDirectory(path).checkpoint()
+    state: dict[str, Tensor] = {}
+    if facts := record.newest_facts(path):
+        state, facts = checkpoint.read(path / checkpoint.NAME)
 
     def module() -> nn.Module:
         return (task or specs.make_task(raw["task"], raw["seed"])).fresh_module(raw["seed"])
 
-    facts = found[1] if found else {"round": 0, "equilibrium": None}
-    over = facts["round"] >= raw["rounds"] or facts["equilibrium"] is not None
     name = f"{RunSpec.model_construct(**raw).label} on {raw['task']['name']}"
-    return Run(*record.read(path), found[0] if found else {}, module, path, over, name=name, planned=raw["rounds"])
+    rounds, clients = record.vouched_by(facts, path)
+    return Run(rounds, clients, state, module, path, _is_over(facts, raw), name=name, planned=raw["rounds"])
 
 
 def tip(directory: Path, ratio: str) -> Bias:
     """Ask a running run for another balance of demand from its next round on."""
     _raw_spec(directory)
     return demand.tip(directory, ratio)
+
+
+def _is_over(facts: Mapping[str, Any] | None, raw: specs.Raw) -> bool:
+    """Version 0.1.0 did not write it down."""
+    if not facts:
+        return False
+    return bool(facts.get("over", facts["round"] >= raw["rounds"] or facts.get("equilibrium") is not None))
 
 
 def environment(kind: str = "aec", spec: str | Path | None = None, **settings: Any) -> Any:
@@ -178,16 +189,30 @@ def _play(
 
 
 def spec_of(
-    path: Path, task: Task | None = None, algorithm: Algorithm | None = None, rounds: int | str | None = None
+    path: Path,
+    task: Task | None = None,
+    algorithm: Algorithm | None = None,
+    rounds: int | str | None = None,
+    *,
+    restart: bool = False,
 ) -> RunSpec:
-    """The complete spec that a run directory holds."""
-    raw = _raw_spec(path)
+    """The complete spec that a run directory holds; `restart`: also if it is not that of the run's checkpoint."""
+    raw = _raw_spec(path, restart=restart)
     if rounds is not None:
         specs.override(raw, f"rounds={rounds}")
     return specs.resolve(raw, task, algorithm)
 
 
-def _raw_spec(path: Path) -> specs.Raw:
+WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players": dict}  # into every complete spec
+
+
+def _raw_spec(path: Path, *, restart: bool = False) -> specs.Raw:
     if not (path / SPEC).is_file():
         raise UserError(f"{path} is not a run directory (it has no {SPEC}); valid is one that `pagefl run` made")
-    return specs.read(path / SPEC)
+    raw = specs.read(path / SPEC)
+    for name, kind in WRITTEN.items():
+        if not isinstance(raw.get(name), kind):
+            raise UserError(f"{path / SPEC}: `{name}` is missing or wrong, so it is not what the run wrote; restore the file")
+    if not restart and (facts := last_facts(path)):
+        binding.check_settings(raw, facts, path / SPEC)
+    return raw

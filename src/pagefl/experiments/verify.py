@@ -8,9 +8,9 @@ import numpy as np
 from pagefl.core.errors import UserError
 from pagefl.game.certificate import Finding, Trial, bellman_residual, certify_game
 from pagefl.game.rules import Ranges
-from pagefl.runtime import checkpoint, record
+from pagefl.runtime import binding, checkpoint, record
 from pagefl.runtime.demand import Demand
-from pagefl.runtime.directory import stages_of
+from pagefl.runtime.directory import SPEC, stages_of
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.run import Say, make_federation, make_game, one_numeric_mode, with_workers
 
@@ -29,23 +29,26 @@ def ranges_of(spec: RunSpec) -> Ranges:
 
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
     """From every stage that the run has kept, and from its end."""
-    stages = stages_of(directory)
-    if not stages:
-        raise UserError(f"{directory} has no checkpoint to start from; let it run for longer, or `pagefl resume` it")
+    stages, rounds_played = stages_of(directory), record.read(directory)[0]
+    if not rounds_played:
+        raise UserError(f"{directory} has no round to start from; let it run for longer, or `pagefl resume` it")
     ranges = ranges_of(spec)
     findings: list[Finding] = []
     with one_numeric_mode():
-        federation = make_federation(spec.make_task(), spec.make_algorithm(), spec, say)
+        task = spec.make_task()
+        federation = make_federation(task, spec.make_algorithm(), spec, say)
         game = make_game(federation, spec.make_players(), spec)
+        bound = binding.facts_of(spec, federation.data, task.fresh_module(spec.seed))
         demand = Demand(spec.shifts(), directory)
         rounds = Rounds(game, spec, demand)
         with with_workers(federation, spec, say):
             for path in stages:
                 tensors, facts = checkpoint.read(path)
+                binding.check(bound, facts, directory / SPEC)
                 rounds.restore(tensors, facts)
                 say(f"stage {facts['round']}: replaying {trial.horizon} rounds with one move changed")
                 findings += certify_game(game, facts["round"], demand.known(facts["round"] + 1), ranges, spec.gamma, trial)
-    history = record.history(record.read(directory)[0])
+    history = record.history(rounds_played)
     residuals = {
         who: bellman_residual(
             history[f"reward_{who}"].to_numpy(np.float64), history[f"payoffs_{who}"].to_numpy(np.float64), spec.gamma

@@ -27,9 +27,9 @@ from pagefl.core.memory import needs
 from pagefl.game.game import FederatedGame, Terms
 from pagefl.game.players import FixedPlayers, Players, Setup
 
-from . import checkpoint, paths, record
+from . import binding, checkpoint, paths, record
 from .demand import Demand
-from .directory import STAGES, RunDirectory
+from .directory import SPEC, STAGES, Found, RunDirectory
 from .rounds import NobodyLeft, Rounds
 from .settings import Settings
 from .task import Task
@@ -126,34 +126,47 @@ def loop(
     polite: bool = True,
 ) -> Run:
     """Round after round, with records and checkpoints. `polite`: a Ctrl-C lets the round under way come to its end."""
-    with directory.open() if directory else nullcontext():
-        rounds = Rounds(game, settings, Demand(settings.shifts(), directory.path if directory else None))
-        records = record.Records(directory.path if directory else None, _restore(rounds, directory, say))
+    path = directory.path if directory else None
+    with directory.open(say) if directory else nullcontext():
+        found = directory.last(say) if directory else None
+        bound = binding.facts_of(settings, game.federation.data, make_module()) if directory else {}
+        if directory and found:
+            _check_found(found, bound, settings, directory.path / SPEC)
+        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say))
+        if found:
+            rounds.restore(found.tensors, found.facts)
+        if directory:
+            directory.go_on(found, settings.rounds)
+        records = record.Records(path, found.held if found else None)
 
         def save() -> None:
             if directory:
-                checkpoint.save(directory.path, rounds.state(), {**rounds.facts(), "sizes": records.sync()})
+                claims = {**records.sync(), **rounds.demand.vouched()}
+                checkpoint.save(directory.path, rounds.state(), {**rounds.facts(), **bound, "records": claims})
 
         def keep_stage() -> None:
             if directory and settings.stages_every and rounds.round % settings.stages_every == 0 and not rounds.over:
                 stage = directory.path / STAGES / f"{rounds.round:06}"
                 stage.mkdir(parents=True, exist_ok=True)
-                checkpoint.save(stage, rounds.state(), rounds.facts())
+                checkpoint.save(stage, rounds.state(), {**rounds.facts(), **bound})
 
         stopping = _polite_stop() if polite else nullcontext(threading.Event())
         with with_workers(game.federation, settings, say), stopping as stopped:
             try:
-                saved = monotonic()
+                if not found or found.facts.get("over") != rounds.over:  # before any record that it does not vouch for
+                    save()
+                saved, saved_round = monotonic(), rounds.round
                 while not rounds.over and not stopped.is_set():
                     entry, clients = rounds.play()
                     every = settings.clients_every
                     records.write(entry, clients if every and rounds.round % every == 0 else None)
                     if monotonic() - saved >= settings.checkpoint_seconds:
                         save()
-                        saved = monotonic()
+                        saved, saved_round = monotonic(), rounds.round
                     keep_stage()
                     observe(entry)
-                save()
+                if saved_round < rounds.round:
+                    save()
             except NobodyLeft:
                 save()
                 raise
@@ -162,8 +175,13 @@ def loop(
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = {**game.federation.state(), **game.tensors}
-    folder = directory.path if directory else None
-    return Run(records.rounds, records.clients, state, make_module, folder, rounds.over, settings, planned=settings.rounds)
+    return Run(records.rounds, records.clients, state, make_module, path, rounds.over, settings, planned=settings.rounds)
+
+
+def _check_found(found: Found, bound: dict[str, Any], settings: Settings, spec: Path) -> None:
+    binding.check(bound, found.facts, spec)
+    if settings.rounds < (reached := found.facts["round"]):
+        raise UserError(f"rounds = {settings.rounds}: the run is already at round {reached}; choose at least {reached}")
 
 
 def worker_count(settings: Settings) -> int:
@@ -275,19 +293,6 @@ def one_numeric_mode() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
-
-
-def _restore(rounds: Rounds, directory: RunDirectory | None, say: Say) -> dict[str, int]:
-    """From the newest whole checkpoint; how much of the records it vouches for."""
-    found, messages = directory.checkpoint() if directory else (None, [])
-    for message in messages:
-        say(message)
-    if found is None:
-        return {}
-    tensors, facts = found
-    rounds.restore(tensors, facts)
-    sizes: dict[str, int] = facts["sizes"]
-    return sizes
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pagefl.game.rules import Bias
 
 MOST = 10**9  # of anything that is counted: what lies beyond would overflow somewhere, long after
 MOST_WORKERS = 1024
+NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # to a simulation's result
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
