@@ -12,6 +12,7 @@ from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
 from pagefl.experiments import verify as certificates
 from pagefl.experiments.spec import RunSpec
+from pagefl.game import PLAYERS
 from pagefl.game.certificate import Trial
 from pagefl.game.rules import Bias
 from pagefl.report import html
@@ -120,7 +121,12 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
 
 def tip(directory: Path, ratio: str) -> Bias:
     """Ask a running run for another balance of demand from its next round on."""
-    _raw_spec(directory)
+    raw = _raw_spec(directory)
+    name = str(raw["players"].get("name"))
+    if not getattr(PLAYERS.get(name), "heed_demand", True):
+        raise UserError(f"bias: players = {name!r} do not learn from rewards, so that demand changes nothing for them")
+    if _is_over(record.newest_facts(directory), raw):
+        raise UserError(f"bias: the run in {directory} is over; `pagefl resume {directory} --rounds N` lets it go on")
     return demand.tip(directory, ratio)
 
 

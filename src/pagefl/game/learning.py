@@ -6,6 +6,7 @@ Dap-FL: Chen, Wang, Chen, Yan, Lin: Dap-FL: Federated Learning Flourishes by Ada
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -95,6 +96,8 @@ class PagePlayers:
 @dataclass(frozen=True)
 class DapFlPlayers:
     """Dap-FL: clients' agents alone, which see accuracy and loss and earn their difference; weights by data size."""
+
+    heed_demand: ClassVar = False
 
     lr_min: Positive = 1e-3
     lr_max: Positive = 0.1

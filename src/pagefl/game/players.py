@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -144,6 +144,8 @@ class Fixed(Apart):
 class FixedPlayers:
     """The task's lr and epochs for everybody in every round, and weights by data size."""
 
+    heed_demand: ClassVar = False  # rewards, which demand multiplies, change nothing for them
+
     def sides(self, setup: Setup) -> tuple[Leaders, Follower]:
         return Fixed(setup), Fixed(setup)
 
@@ -163,6 +165,8 @@ class Scheduled(Fixed):
 @dataclass(frozen=True)
 class SchedulePlayers:
     """lr falls geometrically and epochs linearly, from the task's to these, over the run; weights by data size."""
+
+    heed_demand: ClassVar = False
 
     lr_last: Positive = 1e-3
     epochs_last: Count = 1
@@ -188,6 +192,8 @@ class Random(Fixed):
 @dataclass(frozen=True)
 class RandomPlayers:
     """Both sides choose at random in the same ranges: the control without which nobody can tell whether learning helped."""
+
+    heed_demand: ClassVar = False
 
     lr_min: Positive = 1e-3
     lr_max: Positive = 0.1
