@@ -46,6 +46,7 @@ class Rounds:
         led = self.game.lead(self.round, bias)
         self._check(led.trained)
         followed = self.game.follow(self.round, led, bias)
+        self._check_server(followed)
         discount = self.settings.gamma**self.round
         self.payoffs["server"] += discount * followed.reward
         self.payoffs["clients"] += discount * float(led.rewards.mean())
@@ -95,6 +96,15 @@ class Rounds:
             raise UserError(sentence)
         self.round -= 1
         raise NobodyLeft(sentence)
+
+    def _check_server(self, followed: Followed) -> None:
+        """Where a number is not finite whose fault it is; a round later it would be the clients'."""
+        if not np.isfinite(followed.weights).all():
+            raise UserError(f"round {self.round}: the weights that the server's player chose are not finite")
+        for name, value in self.federation.server.items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                rule = type(self.federation.algorithm).__name__
+                raise UserError(f"round {self.round}: `aggregate` of {rule} made `{name}` not finite, from finite uploads")
 
     def _entry(self, led: Led, followed: Followed, bias: Bias, seconds: float) -> Record:
         local = self.scores["test_accuracy"]
