@@ -131,7 +131,7 @@ def test_a_second_run_into_one_directory_is_refused(tmp_path):
             assert "Traceback" not in second.stderr
     finally:
         first.terminate()
-        first.wait()
+        assert first.wait() == 128 + signal.SIGTERM  # a script must not take it for the end
     assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))  # TERM ends a run after its round
 
 
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_the_round_and_keeps_it(tmp_path):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == 128 + signal.SIGINT, errors
     assert f"pagefl resume {out}" in errors
     assert "Traceback" not in errors
     assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))

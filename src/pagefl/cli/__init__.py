@@ -1,5 +1,6 @@
 """The command line. A command imports what it needs when it runs, so that `--help` is quick."""
 
+import signal
 import sys
 import traceback
 from importlib.metadata import version
@@ -51,6 +52,7 @@ def _options(
 
 def main() -> None:
     """Bad input, a full disk and an interruption each end in one sentence."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False)  # what a command asked to exit with, or nothing
         if code == INTERRUPTED:  # some versions of typer make this of the exception
@@ -71,6 +73,11 @@ def main() -> None:
             _end(error.format_message(), 2)
         traceback.print_exception(error, limit=-SHOWN_CALLS, chain=False)
         _end(f"this is a bug in pagefl: {type(error).__name__}; please report it with the lines above", 1)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """By an exception, so that a sweep tells its runs to stop, with the exit code of a signal."""
+    raise SystemExit(128 + number)
 
 
 def _end(message: str, code: int) -> None:

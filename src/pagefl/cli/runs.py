@@ -138,6 +138,8 @@ def follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, s
     if as_json and result.rounds:
         last, best = result.rounds[-1], max(result.rounds, key=lambda r: r["global_accuracy"])
         print(json.dumps({**last, "best_global_accuracy": best["global_accuracy"], "out": str(directory), "report": str(page)}))
+    if result.stopped_by:  # a script must not take it for the end
+        raise SystemExit(128 + result.stopped_by)
 
 
 def _free_directory(name: str) -> Path:

@@ -221,8 +221,12 @@ def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
 
 @contextmanager
 def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """As by a Ctrl-C, so that what was started is stopped."""
-    usual = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    """By an exception, as by a Ctrl-C, so that what was started is stopped."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    usual = {number: signal.signal(number, end) for number in signals}
     try:
         yield
     finally:

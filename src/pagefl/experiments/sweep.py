@@ -117,6 +117,8 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
     finally:
         for _, process in running.values():
             process.terminate()
+        for _, process in running.values():  # each ends its round and says so, to whoever is still there
+            process.join()
     if stopping:
         raise KeyboardInterrupt
     return progress

@@ -53,6 +53,7 @@ class Run:
     settings: Settings | None = None  # what it was run with, if it was run here
     name: str = ""  # such as "fedavg on synthetic"
     planned: int | None = None  # rounds
+    stopped_by: signal.Signals | None = None  # a Ctrl-C, or a TERM
 
     @property
     def history(self) -> pd.DataFrame:
@@ -150,13 +151,12 @@ def loop(
                 stage.mkdir(parents=True, exist_ok=True)
                 checkpoint.save(stage, rounds.state(), {**rounds.facts(), **bound})
 
-        stopping = _polite_stop() if polite else nullcontext(threading.Event())
-        with with_workers(game.federation, settings, say), stopping as stopped:
+        with with_workers(game.federation, settings, say), _polite_stop() if polite else nullcontext(Stop()) as stop:
             try:
                 if not found or found.facts.get("over") != rounds.over:  # before any record that it does not vouch for
                     save()
                 saved, saved_round = monotonic(), rounds.round
-                while not rounds.over and not stopped.is_set():
+                while not rounds.over and not stop.asked:
                     entry, clients = rounds.play()
                     every = settings.clients_every
                     records.write(entry, clients if every and rounds.round % every == 0 else None)
@@ -175,7 +175,17 @@ def loop(
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
         state = {**game.federation.state(), **game.tensors}
-    return Run(records.rounds, records.clients, state, make_module, path, rounds.over, settings, planned=settings.rounds)
+    return Run(
+        records.rounds,
+        records.clients,
+        state,
+        make_module,
+        path,
+        rounds.over,
+        settings,
+        planned=settings.rounds,
+        stopped_by=None if rounds.over else stop.asked,
+    )
 
 
 def _check_found(found: Found, bound: dict[str, Any], settings: Settings, spec: Path) -> None:
@@ -295,22 +305,29 @@ def one_numeric_mode() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+@dataclass
+class Stop:
+    """Whether a run has been asked to end after its round."""
+
+    asked: signal.Signals | None = None
+
+
 @contextmanager
-def _polite_stop() -> Iterator[threading.Event]:
+def _polite_stop() -> Iterator[Stop]:
     """The first Ctrl-C (or TERM) ends the run after its round, with a checkpoint; the second ends it at once."""
-    stopped = threading.Event()
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield stopped
+        yield stop
         return
 
     def ask(number: int, frame: object) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
+        if stop.asked:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        stop.asked = signal.Signals(number)
 
     kept = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stopped
+        yield stop
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
