@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from pagefl.runtime.record import Record
-from pagefl.runtime.settings import NO_MATTER
 
 from .spec import RunSpec
 
