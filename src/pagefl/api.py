@@ -1,11 +1,11 @@
 """The Python interface: run, resume, load."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
@@ -13,11 +13,12 @@ from pagefl.experiments import spec as specs
 from pagefl.experiments import verify as certificates
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.certificate import Trial
+from pagefl.game.players import PLAYERS
 from pagefl.game.rewards import DemandRatio
 from pagefl.report import html
 from pagefl.report.html import last_clients
-from pagefl.runtime import demand, halves, record
-from pagefl.runtime.directory import SPEC, RunDirectory
+from pagefl.runtime import binding, checkpoint, demand, halves, record
+from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
 from pagefl.runtime.run import Observe, Run, play
 from pagefl.runtime.simulation import one_numeric_mode, simulate
@@ -43,8 +44,7 @@ def run(
     settings.
     """
     own_task, own_algorithm = _own("task", task, Task), _own("algorithm", algorithm, Algorithm)
-    named = {"task": task, "algorithm": algorithm, **settings}
-    raw = _given(spec, {name: value for name, value in named.items() if value is not own_task and value is not own_algorithm})
+    raw = _given(spec, {"task": task, "algorithm": algorithm, **settings})
     return launch(specs.resolve(raw, own_task, own_algorithm), own_task, own_algorithm, out, observe, say)
 
 
@@ -61,13 +61,14 @@ def _own(field: str, given: object, kind: type[Own]) -> Own | None:
 
 
 def _given(spec: str | Path | RunSpec | None, settings: dict[str, Any]) -> specs.Raw:
-    """A spec, and over it what is given by name."""
+    """A spec, and over it what is given by name: the user's own objects say their settings themselves."""
     if not isinstance(spec, str | Path | RunSpec | None):
         raise UserError(f"spec is a {type(spec).__name__}; expected the path of a TOML file or a pagefl.RunSpec")
-    raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if spec else {}
-    raw |= {name: value for name, value in settings.items() if value is not None and name != "clients"}
-    if settings.get("clients") is not None:
-        specs.put(raw, "task.clients", settings["clients"])
+    raw = {} if spec is None else spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec))
+    for name, value in settings.items():
+        if value is not None:
+            own = isinstance(value, Task | Algorithm)
+            specs.put(raw, "task.clients" if name == "clients" else name, {} if own else value)
     return raw
 
 
@@ -90,36 +91,52 @@ def resume(
     task: Task | None = None,
     algorithm: Algorithm | None = None,
     rounds: int | None = None,
+    restart: bool = False,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
     """Go on from the last checkpoint, to the last round of the spec or to `rounds`.
 
-    A run of the user's own task or algorithm needs those objects again.
+    A run of the user's own task or algorithm needs those objects again. Where records or checkpoints are damaged, this
+    refuses and changes nothing; `restart=True` puts them aside, into a folder of the directory, and starts from round 1.
     """
-    spec = spec_of(Path(directory), task, algorithm, rounds)
-    return _play(spec, task, algorithm, RunDirectory(Path(directory), spec.toml()), observe, say)
+    path = Path(directory)
+    spec = spec_of(path, task, algorithm, rounds, restart=restart)
+    return _play(spec, task, algorithm, RunDirectory(path, spec.toml(), restart=restart), observe, say)
 
 
 def load(directory: str | Path, *, task: Task | None = None) -> Run:
     """A run's records and models as they are on disk, finished or not."""
     path = Path(directory)
     raw = _raw_spec(path)
-    found, _ = RunDirectory(path).checkpoint()
+    state: dict[str, Tensor] = {}
+    if facts := record.newest_facts(path):
+        state, facts = checkpoint.read(path / checkpoint.NAME)
 
     def module() -> nn.Module:
         return (task or specs.make_task(raw["task"], raw["seed"])).fresh_module(raw["seed"])
 
-    facts = found[1] if found else {"round": 0, "equilibrium": None}
-    over = facts["round"] >= raw["rounds"] or facts["equilibrium"] is not None
     name = f"{RunSpec.model_construct(**raw).label} on {raw['task']['name']}"
-    return Run(*record.read(path), found[0] if found else {}, module, path, over, name=name, planned=raw["rounds"])
+    rounds, clients = record.vouched_by(facts, path)
+    return Run(rounds, clients, state, module, path, _is_over(facts, raw), name=name, planned=raw["rounds"])
 
 
 def tip(directory: Path, ratio: str) -> DemandRatio:
     """Ask a running run for another balance of demand from its next round on."""
-    _raw_spec(directory)
+    raw = _raw_spec(directory)
+    name = str(raw["players"].get("name"))
+    if name in PLAYERS and not PLAYERS[name].uses_demand:
+        raise UserError(f"bias: players = {name!r} do not learn from rewards, so that demand changes nothing for them")
+    if _is_over(record.newest_facts(directory), raw):
+        raise UserError(f"bias: the run in {directory} is over; `pagefl resume {directory} --rounds N` lets it go on")
     return demand.tip(directory, ratio)
+
+
+def _is_over(facts: Mapping[str, Any] | None, raw: specs.Raw) -> bool:
+    """Version 0.1.0 did not write it down."""
+    if not facts:
+        return False
+    return bool(facts.get("over", facts["round"] >= raw["rounds"] or facts.get("equilibrium") is not None))
 
 
 def environment(kind: str = "aec", spec: str | Path | None = None, **settings: Any) -> Any:
@@ -169,6 +186,8 @@ def report(directories: Sequence[Path], page: Path) -> None:
 def _play(
     spec: RunSpec, task: Task | None, algorithm: Algorithm | None, directory: RunDirectory | None, observe: Observe, say: Say
 ) -> Run:
+    for sentence in spec.without_effect():
+        say(sentence)
     own_task, own_algorithm = task or spec.make_task(), algorithm or spec.make_algorithm()
     name = f"{spec.label} on {spec.task['name']}"
     result = replace(play(own_task, own_algorithm, spec, spec.make_players(), directory, observe, say), name=name)
@@ -179,16 +198,30 @@ def _play(
 
 
 def spec_of(
-    path: Path, task: Task | None = None, algorithm: Algorithm | None = None, rounds: int | str | None = None
+    path: Path,
+    task: Task | None = None,
+    algorithm: Algorithm | None = None,
+    rounds: int | str | None = None,
+    *,
+    restart: bool = False,
 ) -> RunSpec:
-    """The complete spec that a run directory holds."""
-    raw = _raw_spec(path)
+    """The complete spec that a run directory holds; `restart`: also if it is not that of the run's checkpoint."""
+    raw = _raw_spec(path, restart=restart)
     if rounds is not None:
         specs.override(raw, f"rounds={rounds}")
     return specs.resolve(raw, task, algorithm)
 
 
-def _raw_spec(path: Path) -> specs.Raw:
+WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players": dict}  # into every complete spec
+
+
+def _raw_spec(path: Path, *, restart: bool = False) -> specs.Raw:
     if not (path / SPEC).is_file():
         raise UserError(f"{path} is not a run directory (it has no {SPEC}); valid is one that `pagefl run` made")
-    return specs.read(path / SPEC)
+    raw = specs.read(path / SPEC)
+    for name, kind in WRITTEN.items():
+        if not isinstance(raw.get(name), kind):
+            raise UserError(f"{path / SPEC}: `{name}` is missing or wrong, so it is not what the run wrote; restore the file")
+    if not restart and (facts := last_facts(path)):
+        binding.check_settings(raw, facts, path / SPEC)
+    return raw

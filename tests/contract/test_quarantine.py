@@ -68,3 +68,21 @@ def test_all_bad_ends_in_a_sentence_and_keeps_the_last_good_state(tmp_path):
 def test_stop_when_told_to():
     with pytest.raises(pagefl.UserError, match="round 1: client 0 uploaded"):
         pagefl.run(task=task("mlp"), algorithm=poisoned("fedavg"), on_bad_upload="stop")
+
+
+def test_a_server_state_that_is_not_finite_is_not_the_clients_fault(tmp_path):
+    class Broken(ALGORITHMS["scaffold"]):
+        def aggregate(self, server, uploads, weights, share):
+            made = super().aggregate(server, uploads, weights, share)
+            rounds.append(1)
+            return made if len(rounds) < 3 else {**made, "control": made["control"] / 0}
+
+    rounds: list[int] = []
+    out = tmp_path / "run"
+    with pytest.raises(pagefl.UserError, match="round 3: `aggregate` of Broken made `control` not finite"):
+        pagefl.run(task=task("mlp"), algorithm=Broken(), rounds=9, checkpoint_seconds=0.0, out=out)
+    tensors, facts = checkpoint.read(out / "checkpoint")
+    straight = pagefl.run(task=task("mlp"), algorithm="scaffold", rounds=2)
+    assert facts["round"] == 2
+    for key, value in straight.state.items():
+        assert torch.equal(tensors[key], value), key

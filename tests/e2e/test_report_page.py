@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from pagefl.report.html import write_report
+from pagefl.report import numbers
+from pagefl.report.html import last_clients, write_report
 
 CHROMIUM = Path("/usr/bin/chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}: apt-get install chromium")
@@ -66,11 +67,13 @@ class Visit:
     def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
         self.errors: list[str] = []
         self.requests: list[str] = []
+        self.places: list[str] = []
         self.page: Page = browser.new_context(**context).new_page()
         self.page.on("console", lambda message: self.errors.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("framenavigated", lambda frame: self.places.append(frame.url))
         self.page.goto(path.as_uri())
         for chart in range(7):  # charts are drawn when they come into sight
             self.page.locator(f"#chart{chart}").scroll_into_view_if_needed()
@@ -142,6 +145,69 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -
     assert HOSTILE[:20] in hover
     assert "%{x}</a> &" in hover
     assert visit.page.query_selector_all("a, b b, td + script") == []
+    assert visit.errors == []
+
+
+LEAVE = '"><meta http-equiv="refresh" content="0;url=https://evil.example/"><base href="https://evil.example/">'
+STRANGE: list[Any] = [  # what a stranger's records may hold in place of a number
+    LEAVE,
+    HOSTILE,
+    "<img src=x onerror=alert(3)><svg onload=alert(4)><form action=https://evil.example><input autofocus onfocus=alert(5)>",
+    "javascript:alert(6)",
+    {"__proto__": {"polluted": 1}, "constructor": {"prototype": {"polluted": 1}}},
+    [LEAVE] * 1000,
+    "0.5",
+    True,
+    None,
+    10**400,
+    *(1e308, -1e308, 3e38, -3e38, 1e-308, 5e-324, 0.5, 1e-30, -1.0, 7.0, math.nan, math.inf),
+]
+
+
+def strange_rounds() -> list[dict[str, Any]]:
+    """Every strange value in every field, in one round or another; in the last round, LEAVE in all fields."""
+    columns = [column for column in numbers.RANGES if column != "round"]
+    rounds: list[dict[str, Any]] = []
+    for number in range(1, len(STRANGE) + 2):
+        record: dict[str, Any] = {"round": number, "agents": {}, "__proto__": {"polluted": 1}, LEAVE: LEAVE}
+        for place, column in enumerate(columns):
+            table, _, name = column.rpartition(".")
+            at = 0 if number > len(STRANGE) else (number + place) % len(STRANGE)
+            (record[table] if table else record)[name] = STRANGE[at]
+        rounds.append(record)
+    return rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("others", [[], ["b"]])
+def test_strange_records_run_nothing_and_lead_nowhere(browser: Browser, tmp_path: Path, others: list[str]) -> None:
+    runs = {f"a {LEAVE}": strange_rounds(), **{name: strange_rounds() for name in others}}
+    clients = dict.fromkeys(runs, last_clients([{"local_accuracy": [*STRANGE, 0.5]}]))
+    path = tmp_path / "report.html"
+    write_report(path, LEAVE, runs, LEAVE, clients)
+    visit = Visit(browser, path)
+    visit.page.locator("#clients").scroll_into_view_if_needed()
+    visit.page.wait_for_selector("#clients .boxlayer .points path")
+    visit.page.focus("#chart0")
+    visit.page.keyboard.press("ArrowRight")
+    visit.page.keyboard.press("End")
+    visit.page.wait_for_timeout(1000)
+    assert visit.places == visit.requests == [path.as_uri()]
+    assert visit.errors == []
+    assert visit.page.query_selector_all("base, form, iframe, object, embed, img, link, a, [onerror], [onload]") == []
+    assert visit.page.evaluate("({}).polluted === undefined")
+    metas = visit.page.eval_on_selector_all("meta[http-equiv]", "found => found.map(meta => [meta.httpEquiv, meta.content])")
+    assert [name for name, _ in metas] == ["Content-Security-Policy"]
+    assert metas[0][1].startswith("default-src 'none'; script-src 'sha256-")
+    assert metas[0][1].endswith("base-uri 'none'; form-action 'none'")
+
+
+def test_rounds_far_apart_do_not_hang_the_page(browser: Browser, tmp_path: Path) -> None:
+    rounds = fake_rounds(3, 0.9)
+    rounds[-1]["round"] = numbers.MOST
+    write_report(tmp_path / "report.html", "a title", {"run": rounds}, "")
+    visit = Visit(browser, tmp_path / "report.html")
+    assert len(visit.page.query_selector_all("#chart0 .xaxislayer-above text")) < 20
     assert visit.errors == []
 
 

@@ -140,6 +140,12 @@ def broken(row):
     )
 
 
+def deep_png():
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((4, 5), np.uint16)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 @pytest.mark.parametrize(
     ("tables", "options", "words"),
     [
@@ -177,7 +183,8 @@ def broken(row):
             {},
             ["[3, 4, 5] in partition_0", "[3, 5, 5]"],
         ),
-        ({"partition_0": images(0, mode="I;16")[1]}, {}, ["column 'img'", "row 0", "I;16"]),
+        ({"partition_0": images(0, mode="I;16")[1]}, {}, ["column 'img'", "row 0", "it is no PNG"]),  # a TIFF
+        ({"partition_0": broken({"bytes": deep_png(), "path": None})}, {}, ["column 'img'", "row 4", "its mode is I;16"]),
         ({"partition_0": broken({"bytes": b"GIF89a", "path": None})}, {}, ["column 'img'", "row 4"]),
     ],
 )
@@ -185,6 +192,42 @@ def test_refused(tmp_path, tables, options, words):
     with pytest.raises(pagefl.UserError) as refusal:
         from_disk(save(tmp_path, **tables), **options)
     assert all(word in str(refusal.value) for word in words), refusal.value
+
+
+def encoded(kind: str, side: int = 4, **options) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side), (200, 30, 30)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("JPEG", {}), ("BMP", {}), ("WEBP", {"lossless": True})])
+def test_formats_that_are_read(tmp_path, kind, options):
+    cells = [{"bytes": encoded(kind, **options), "path": None}] * 10
+    table = datasets.Dataset.from_dict(
+        {"img": cells, "label": [0] * 10}, features=datasets.Features(img=datasets.Image(), label=NAMES)
+    )
+    found = from_disk(save(tmp_path, partition_0=table)).train.x
+    assert (found[0, :, 2, 2].int() - torch.tensor([200, 30, 30])).abs().max() < 8
+
+
+@pytest.mark.parametrize("kind", ["EPS", "GIF", "TIFF", "PPM", "ICO", "JPEG2000", "PCX", "TGA", "DDS"])
+def test_other_formats_are_not_even_opened(tmp_path, kind, monkeypatch):
+    """Pillow would start Ghostscript for an EPS, which is a program that somebody else wrote."""
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("started a program"))
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("started a program"))
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("started Ghostscript"))
+    table = broken({"bytes": encoded(kind, 8), "path": None})
+    with pytest.raises(pagefl.UserError, match=r"row 4 no image \(it is no PNG, JPEG, BMP or WEBP\); expected the bytes of"):
+        from_disk(save(tmp_path, partition_0=table))
+
+
+@pytest.mark.parametrize("side", [10_000, 60_000])  # Pillow only warns of the smaller one
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, side, recwarn):
+    content = bytearray(encoded("BMP"))
+    content[18:26] = 2 * side.to_bytes(4, "little")
+    with pytest.raises(pagefl.UserError, match=r"row 4 no image \(Image size \(\d+ pixels\) exceeds limit"):
+        from_disk(save(tmp_path, partition_0=broken({"bytes": bytes(content), "path": None})))
+    assert not [warning for warning in recwarn.list if "pixels" in str(warning.message)]
 
 
 def test_ragged_lists_and_missing_values_are_refused(tmp_path):

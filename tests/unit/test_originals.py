@@ -1,5 +1,6 @@
 """The loaders on tiny files in the original formats, and one sentence for each thing that can be wrong with a file."""
 
+import gzip
 import io
 import os
 import pickle
@@ -70,6 +71,93 @@ def test_the_archive_is_as_good_as_the_folder(tmp_path, monkeypatch):
     (tmp_path / "cifar-100-python.tar.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"cifar-100-python.tar.gz is not CIFAR-100's archive or is cut off: .*; get it again"):
         CIFAR100.load(tmp_path)
+
+
+def hard_link(archive: tarfile.TarFile, content: bytes) -> None:
+    add(archive, "other", content)
+    link(archive, tarfile.LNKTYPE)
+
+
+def link(archive: tarfile.TarFile, kind: bytes) -> None:
+    member = tarfile.TarInfo("cifar-100-python/train")
+    member.type, member.linkname = kind, "cifar-100-python/other" if kind == tarfile.LNKTYPE else "other"
+    archive.addfile(member)
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes, **about: object) -> None:
+    member = tarfile.TarInfo(f"cifar-100-python/{name}")
+    member.size = len(content)
+    for key, value in about.items():
+        setattr(member, key, value)
+    archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        hard_link,
+        lambda archive, content: (add(archive, "other", content), link(archive, tarfile.SYMTYPE)),
+        lambda archive, content: link(archive, tarfile.CHRTYPE),
+        lambda archive, content: link(archive, tarfile.FIFOTYPE),
+        lambda archive, content: (add(archive, "train", content), add(archive, "train", content)),
+        lambda archive, content: add(archive, "train", content, type=tarfile.GNUTYPE_SPARSE),
+        lambda archive, content: add(archive, "other", content, pax_headers={"path": "cifar-100-python/train"}),
+        lambda archive, content: None,
+    ],
+    ids=["hard link", "symbolic link", "device", "pipe", "twice", "sparse", "another name", "missing"],
+)
+def test_only_a_plain_file_of_the_archive_is_read(fill, tmp_path, monkeypatch):
+    cifar(tmp_path / "folder", monkeypatch)
+    with tarfile.open(tmp_path / "cifar-100-python.tar.gz", "w:gz") as archive:
+        fill(archive, (tmp_path / "folder/train").read_bytes())
+        add(archive, "test", (tmp_path / "folder/test").read_bytes())
+    with pytest.raises(UserError, match=r"does not hold cifar-100-python/train once, as a plain file; get the archive again"):
+        CIFAR100.load(tmp_path)
+
+
+def test_an_archive_that_unpacks_to_more_than_the_original_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar100, "LARGEST", 100_000)
+    with tarfile.open(tmp_path / "cifar-100-python.tar.gz", "w:gz") as archive:
+        add(archive, "train", b"0" * 10_000_000)
+    with pytest.raises(UserError, match=r"tar.gz, unpacked, is larger than 0 MB, which the original is not; get it again"):
+        CIFAR100.load(tmp_path)
+
+
+@pytest.mark.parametrize("spoil", [b"-0000000777", b"\x80" + b"\xff" * 10, b"77777777777", b"0_1", b"\0" * 11])
+def test_an_archive_with_a_size_that_is_none(spoil, tmp_path, monkeypatch):
+    """Negative, in another notation, beyond the end: what is found is not the original, and nothing hangs."""
+    cifar(tmp_path / "folder", monkeypatch)
+    unpacked = io.BytesIO()
+    with tarfile.open(fileobj=unpacked, mode="w") as archive:
+        add(archive, "train", (tmp_path / "folder/train").read_bytes())
+    content = bytearray(unpacked.getvalue())
+    content[124 : 124 + len(spoil)] = spoil
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(UserError, match="train has md5"):
+        CIFAR100.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_of_the_archive_are_not_parsed(kind, tmp_path, monkeypatch):
+    """Python 3.11.7 takes hours for such a header of a few megabytes."""
+    cifar(tmp_path / "folder", monkeypatch)
+    with tarfile.open(tmp_path / "cifar-100-python.tar.gz", "w:gz") as archive:
+        add(archive, "long", b"0" * 5_000_000, type=kind)
+        for name in cifar100.MD5:
+            add(archive, name, (tmp_path / "folder" / name).read_bytes())
+    assert CIFAR100.check(tmp_path)[1] == "train, test: md5 as published"
+
+
+def test_files_of_a_folder_are_read_no_further_than_the_originals(tmp_path, tiny, monkeypatch):
+    (tmp_path / "cifar-100-python").mkdir()
+    (tmp_path / "shakespeare").mkdir()
+    huge = [tmp_path / "cifar-100-python/train", tmp_path / "shakespeare/raw_data.txt", tiny / "wnids.txt"]
+    for path in huge:
+        with path.open("wb") as file:
+            file.truncate(10**9)  # a hole: it takes no room on the disk
+    for original in (CIFAR100, SHAKESPEARE, TINY_IMAGENET):
+        with pytest.raises(UserError, match=r"is larger than (250|20|2) MB, which the original is not; get it again"):
+            original.check(tmp_path)
 
 
 class Hostile:
@@ -181,8 +269,67 @@ def test_a_zip_bomb_is_not_unpacked(tiny):
     with zipfile.ZipFile(tiny.parent / "tiny-imagenet-200.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("tiny-imagenet-200/wnids.txt", b"0" * 10_000_000)
     tiny.rename(tiny.parent / "elsewhere")
-    with pytest.raises(UserError, match=r"wnids.txt unpacks to more than 2 MB, the original's do not"):
+    with pytest.raises(UserError, match=r"wnids.txt is larger than 2 MB, which the original is not"):
         TINY_IMAGENET.load(tiny.parent)
+
+
+@pytest.mark.parametrize("declared", [5, 10_000_000])
+def test_a_zip_that_lies_about_a_size_is_not_unpacked(tiny, declared):
+    """The size is written in two places, and both lie."""
+    real, path = 3_000_000, tiny.parent / "tiny-imagenet-200.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny-imagenet-200/wnids.txt", b"0" * real)
+    content = path.read_bytes()
+    assert content.count(real.to_bytes(4, "little")) == 2
+    path.write_bytes(content.replace(real.to_bytes(4, "little"), declared.to_bytes(4, "little")))
+    tiny.rename(tiny.parent / "elsewhere")
+    with pytest.raises(UserError, match=r"wnids.txt (cannot be unpacked|is larger than 2 MB)"):
+        TINY_IMAGENET.load(tiny.parent)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_python_unpacks_without_a_bound_is_refused(tiny, method):
+    """A bzip2 stream may say that it has few bytes, and Python unpacks all of them before it cuts."""
+    with zipfile.ZipFile(tiny.parent / "tiny-imagenet-200.zip", "w", method) as archive:
+        archive.writestr("tiny-imagenet-200/wnids.txt", b"n01")
+    tiny.rename(tiny.parent / "elsewhere")
+    with pytest.raises(UserError, match=rf"wnids.txt is packed by method {method}, the original's are not"):
+        TINY_IMAGENET.load(tiny.parent)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_files_of_one_name_are_refused(tiny):
+    with zipfile.ZipFile(tiny.parent / "tiny-imagenet-200.zip", "w") as archive:
+        for path in sorted(tiny.rglob("*")):
+            archive.write(path, path.relative_to(tiny.parent))
+        archive.writestr("tiny-imagenet-200/wnids.txt", b"n03\nn02\nn01")
+    tiny.rename(tiny.parent / "elsewhere")
+    with pytest.raises(UserError, match=r"holds 'tiny-imagenet-200/wnids.txt' more than once"):
+        TINY_IMAGENET.load(tiny.parent)
+
+
+@pytest.mark.parametrize("name", ["utf-8", "version"])
+def test_a_damaged_zip_is_one_sentence(tiny, name):
+    path = tiny.parent / "tiny-imagenet-200.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny-imagenet-200/\N{BLACK HEART SUIT}", b"")
+    content = path.read_bytes()
+    heart, entry = "\N{BLACK HEART SUIT}".encode(), content.index(b"PK\x01\x02")
+    damaged = content.replace(heart, b"\xff" * 3) if name == "utf-8" else content[: entry + 6] + b"\xff" + content[entry + 7 :]
+    path.write_bytes(damaged)
+    tiny.rename(tiny.parent / "elsewhere")
+    with pytest.raises(UserError, match="is not a zip file or is cut off"):
+        TINY_IMAGENET.load(tiny.parent)
+
+
+@pytest.mark.parametrize("side", [10_000, 60_000])  # Pillow only warns of the smaller one
+def test_a_bomb_of_a_jpeg_is_one_sentence(tiny, side, recwarn):
+    content = jpeg(1)
+    frame = content.index(b"\xff\xc0") + 5
+    (tiny / "train/n01/images/n01_0.JPEG").write_bytes(content[:frame] + side.to_bytes(2, "big") * 2 + content[frame + 4 :])
+    with pytest.raises(UserError, match=r"n01_0.JPEG is not a whole JPEG file \(Image size \(\d+ pixels\) exceeds limit"):
+        TINY_IMAGENET.load(tiny.parent)
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(
@@ -317,10 +464,10 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
 def test_no_permission_is_one_sentence(tmp_path, monkeypatch):
     cifar(tmp_path / "cifar-100-python", monkeypatch)
 
-    def denied(self):
+    def denied(self, mode):
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "read_bytes", denied)  # root may read everything
+    monkeypatch.setattr(Path, "open", denied)  # root may read everything
     with pytest.raises(UserError, match="train cannot be read: Permission denied"):
         CIFAR100.load(tmp_path)
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pagefl.report import html, progress
+from pagefl.core.errors import UserError, printable
+from pagefl.report import html, numbers, progress
 
 HOSTILE = """</script><script>alert(1)</script><!-- "'><img src=https://evil.example/x onerror=alert(2)>"""
 
@@ -84,6 +85,89 @@ def test_hostile_names_and_spec_stay_text(tmp_path: Path, others: list[str]) -> 
     assert json.loads(hostile.text["data"])["runs"][0]["name"] == HOSTILE
     assert HOSTILE in hostile.text["pre"]
     assert HOSTILE in hostile.text["h1"]
+
+
+STRANGE = [  # what a stranger's file may hold in place of a number
+    HOSTILE,
+    "0.5",
+    "\x1b]0;title\x07",
+    {"__proto__": {"x": HOSTILE}},
+    [0.5] * 1000,
+    True,
+    10**400,
+    1e308,
+    -1e308,
+    math.nan,
+    math.inf,
+    None,
+    "missing",
+]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("others", [[], ["local"]])
+def test_strange_records_become_numbers_or_nothing(tmp_path: Path, value: object, others: list[str]) -> None:
+    """Of a run directory that somebody sent: no field adds markup, and none ends in a traceback."""
+    strange = fake_rounds(5)
+    for column in numbers.RANGES:
+        table, _, name = column.rpartition(".")
+        for record in strange:
+            target = record.setdefault(table, {}) if table else record
+            if column != "round" and value == "missing":
+                target.pop(name, None)
+            elif column != "round":
+                target[name] = value
+    strange[-1] |= {"__proto__": HOSTILE, HOSTILE: HOSTILE}
+    nothing = [{"round": number} for number in range(1, 6)]
+    expected = written(tmp_path, dict.fromkeys(["fedavg", *others], nothing))
+    page = written(tmp_path, dict.fromkeys(["fedavg", *others], strange))
+    assert page.elements == expected.elements
+    assert page.text == expected.text
+
+
+@pytest.mark.parametrize("record", [HOSTILE, 7, None, [1], {}, *({"round": value} for value in [*STRANGE, -1, 0.5, 10**10])])
+def test_a_record_without_a_round_is_refused_in_one_sentence(tmp_path: Path, record: Any) -> None:
+    with pytest.raises(UserError, match=r"^fedavg: line 2 of rounds.jsonl has no round number; .*$"):
+        html.write_report(tmp_path / "report.html", "a title", {"fedavg": [{"round": 1}, record]}, "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("record", "known"),
+    [
+        ({"local_accuracy": [0.5, None, HOSTILE, 1e308, True, math.nan, [0.1], 10**400, 0.25]}, [0.5, 0.25]),
+        ({"local_accuracy": HOSTILE}, []),
+        ({"local_accuracy": {"0": 1}}, []),
+        ({}, []),
+        ([], []),
+        (HOSTILE, []),
+    ],
+)
+def test_strange_clients_are_left_out(record: Any, known: list[float]) -> None:
+    assert html.last_clients([record]) == known
+
+
+def test_more_clients_than_a_page_can_draw_are_thinned(tmp_path: Path) -> None:
+    many = [((i * 7919) % 1_000_003) / 1_000_003 for i in range(1_000_003)]
+    html.write_report(tmp_path / "report.html", "a title", {"run": fake_rounds(2)}, "", {"run": many})
+    (drawn,) = json.loads(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text["data"])["clients"]
+    assert len(drawn) <= html.MOST_CLIENTS + 1
+    assert (drawn[0], drawn[-1]) == (0, 1)
+    assert drawn[len(drawn) // 4] == pytest.approx(0.25, abs=1e-3)
+
+
+def test_a_link_beside_the_page_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "report.html.aside").symlink_to("precious")
+    (tmp_path / "report.html").symlink_to("precious")
+    html.write_report(tmp_path / "report.html", "a title", {"run": fake_rounds(2)}, "")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert "a title" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_name_that_is_not_unicode(tmp_path: Path) -> None:
+    html.write_report(tmp_path / "report.html", "runs/\udcff", {"runs/\udcff": fake_rounds(2), "b": []}, "# runs/\udcff")
+    assert "runs/\\udcff" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_none_survives(tmp_path: Path) -> None:
@@ -200,6 +284,52 @@ def test_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, clock: list[float]) 
     assert 10 / progress.BAR_SECONDS * 0.8 < refreshes < 10 / progress.BAR_SECONDS * 1.2
     assert "1000/1000" in terminal.getvalue()
     assert "━" in terminal.getvalue()
+
+
+ESCAPES = "\x1b]0;title\x07 \x1b[2J\r\x9b31m \u202egnp.exe"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_control_characters_do_not_reach_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float], terminal: bool
+) -> None:
+    class Screen(StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    screen = Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress.Progress(f"runs/{ESCAPES}", rounds=2) as shown:
+        shown.say(f"client 3 says {ESCAPES}")
+    told = screen.getvalue()
+    assert "\x07" not in told
+    assert "\x1b]" not in told
+    assert "\x1b[2J" not in told
+    assert "\x9b" not in told
+    assert "\u202e" not in told
+    assert r"runs/\x1b]0;title\x07 \x1b[2J \x9b31m \u202egnp.exe" in told
+    assert r"client 3 says \x1b]0;title" in told
+
+
+def test_a_sentence_is_one_line_of_printable_characters() -> None:
+    sentence = str(UserError(f"name = {ESCAPES}:\nno\u2028such\x85file \udcff – übermäßig 漢字 🙂"))
+    assert sentence.isprintable()
+    assert sentence.endswith(r"no such file \udcff – übermäßig 漢字 🙂")
+    assert printable(sentence) == sentence
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: repr(value)[:20])
+def test_summary_of_strange_records(value: object) -> None:
+    """`pagefl resume` on a run directory that somebody sent."""
+    told = StringIO()
+    strange = [dict.fromkeys(record, value) | {"round": record["round"]} for record in fake_rounds(3)]
+    progress.summary(strange, Console(file=told, width=80))
+    assert re.search(r"global accuracy +– +–", told.getvalue())
+    assert all(line.isprintable() for line in told.getvalue().splitlines())
+    with pytest.raises(UserError, match="no round number"):
+        progress.summary([{"round": value}], Console(file=told))
 
 
 def test_summary() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import pagefl
 from pagefl.runtime import checkpoint
@@ -86,30 +88,32 @@ def test_damaged_checkpoint_is_seen_and_the_one_before_used(straight, tmp_path, 
     assert_same_run(straight, out)
 
 
-@pytest.mark.parametrize("step", ["save_file", "fsync", "link", "replace", "second replace"])
+@pytest.mark.parametrize("step", ["save_file", "safetensors", "fsync", "link", "replace", "second replace"])
 def test_a_checkpoint_is_there_whatever_step_fails(tmp_path, monkeypatch, step):
+    claims = {"rounds.jsonl": {"size": 0}}
     for round in (1, 2):
-        checkpoint.save(tmp_path, {"row": torch.full((3,), float(round))}, {"round": round, "sizes": {}})
+        checkpoint.save(tmp_path, {"row": torch.full((3,), float(round))}, {"round": round, "records": claims})
     calls = []
 
     def fail(*_: object, **__: object) -> None:
         calls.append(1)
         if step != "second replace" or len(calls) == 2:
-            raise OSError(28, "No space left on device")
+            raise SafetensorError("No space") if step == "safetensors" else OSError(28, "No space left on device")
 
-    if step == "save_file":
+    if step in ("save_file", "safetensors"):
         monkeypatch.setattr(checkpoint, "save_file", fail)
     elif "replace" in step:
         replace = checkpoint.Path.replace
         monkeypatch.setattr(checkpoint.Path, "replace", lambda *a: (fail(), replace(*a))[1])
     else:
         monkeypatch.setattr(os, step, fail)
-    with pytest.raises(OSError, match="No space"):
-        checkpoint.save(tmp_path, {"row": torch.full((3,), 3.0)}, {"round": 3, "sizes": {}})
+    with pytest.raises((OSError, pagefl.UserError), match="No space"):
+        checkpoint.save(tmp_path, {"row": torch.full((3,), 3.0)}, {"round": 3, "records": claims})
     monkeypatch.undo()
-    found, said = RunDirectory(tmp_path).checkpoint()
+    said: list[str] = []
+    found = RunDirectory(tmp_path).last(said.append)
     assert found is not None
-    assert found[1]["round"] == 2
+    assert found.facts["round"] == 2
     assert not said
 
 
@@ -127,7 +131,7 @@ def test_a_second_run_into_one_directory_is_refused(tmp_path):
             assert "Traceback" not in second.stderr
     finally:
         first.terminate()
-        first.wait()
+        assert first.wait() == 128 + signal.SIGTERM  # a script must not take it for the end
     assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))  # TERM ends a run after its round
 
 
@@ -153,6 +157,21 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, monkeypatch)
     assert pagefl.resume(out).rounds[-1]["round"] == 9
 
 
+def test_no_room_for_a_checkpoint_is_one_sentence(tmp_path):
+    """As a full disk: no file grows beyond. The checkpoint's own writer has its own kind of error for that."""
+    out = tmp_path / "run"
+
+    def little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    done = subprocess.run(command("run", *SPEC, "--out", out), capture_output=True, text=True, preexec_fn=little_room)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"pagefl: {out / 'checkpoint'}: it cannot be written")
+    assert "Traceback" not in done.stderr
+    assert not (out / "checkpoint.aside").exists()
+    assert pagefl.resume(out, rounds=2).over
+
+
 def test_load_gives_what_the_run_gave(tmp_path):
     made = pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=3, epochs=2, out=tmp_path / "run")
     loaded = pagefl.load(tmp_path / "run")
@@ -174,6 +193,7 @@ def test_ctrl_c_ends_the_round_and_keeps_it(tmp_path):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == 128 + signal.SIGINT, errors
     assert f"pagefl resume {out}" in errors
+    assert "Traceback" not in errors
     assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))

@@ -17,6 +17,7 @@ from pagefl.experiments import spec as specs
 from pagefl.experiments import sweep
 from pagefl.experiments.paper import METHODS, TABLE1, TASKS, experiment
 from pagefl.report import reproduce
+from pagefl.runtime import checkpoint
 
 SMALL = {"task": {"name": "synthetic", "clients": 3}, "epochs": 1, "rounds": 4}
 
@@ -207,3 +208,21 @@ def test_a_sweep_with_a_failure_still_prints_what_finished(tmp_path):
     assert "| fedavg | " in told
     assert "failed: " in said
     assert "1 of 2 runs are not finished" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_sweep_that_is_stopped_does_not_end_well(number, code, tmp_path):
+    """A Ctrl-C reaches the whole group, a TERM one process; either way the runs end after their round."""
+    (tmp_path / "grid.toml").write_text("rounds = 100000\n[task]\nname = 'synthetic'\nclients = 3\n[sweep]\nseed = [0, 1]\n")
+    process = command("sweep", tmp_path / "grid.toml", "--jobs", 2, "--out", tmp_path / "runs")
+    while len([path for path in tmp_path.glob("runs/*/rounds.jsonl") if path.stat().st_size]) < 2:
+        time.sleep(0.1)
+        assert process.poll() is None
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    for folder in (tmp_path / "runs").iterdir():
+        facts, rounds = checkpoint.read_facts(folder / "checkpoint"), (folder / "rounds.jsonl").read_bytes().splitlines()
+        assert facts["round"] == len(rounds)

@@ -45,12 +45,16 @@ class Replay:
         self.tensors["written"][0] += len(states)
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Also of a shorter ring: a run that goes on for more rounds than planned has begun with one."""
-        held = tensors["states"].shape[1]
-        if held > self.capacity or (held < self.capacity and int(tensors["written"].max()) > held):
-            raise ValueError(f"a ring of {held} transitions does not fit into one of {self.capacity}")
+        """Also of a shorter or longer ring, where neither has begun anew: a run may go on for more or fewer rounds than
+        planned."""
+        both = min(tensors["states"].shape[1], self.capacity)
+        if tensors["states"].shape[1] != self.capacity and int(tensors["written"].max()) > both:
+            raise ValueError(f"a ring of {tensors['states'].shape[1]} transitions does not fit into one of {self.capacity}")
         for name, value in tensors.items():
-            (self.tensors[name] if name == "written" else self.tensors[name][:, :held]).copy_(value)
+            if name == "written":
+                self.tensors[name].copy_(value)
+            else:
+                self.tensors[name][:, :both] = value[:, :both]
 
     def filled(self) -> Tensor:
         return self.tensors["written"].clamp(max=self.capacity)

@@ -1,15 +1,24 @@
 """The command line. A command imports what it needs when it runs, so that `--help` is quick."""
 
+import signal
 import sys
+import traceback
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
+from pagefl.core.errors import UserError
+
 from . import bench, catalogue, data, deploy, runs, sweeps
-from .console import err
 
 INTERRUPTED = 130
+SHOWN_CALLS = 6  # of a traceback, the innermost
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Federated learning that balances the shared model and everybody's own."
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated learning that balances the shared model and everybody's own.",
 )
 app.command()(runs.run)
 app.command()(runs.resume)
@@ -26,10 +35,24 @@ app.add_typer(deploy.app, name="deploy")
 app.add_typer(bench.app, name="bench")
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pagefl {version('pagefl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
 def main() -> None:
     """Bad input, a full disk and an interruption each end in one sentence."""
-    from pagefl.core.errors import UserError
-
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False)  # what a command asked to exit with, or nothing
         if code == INTERRUPTED:  # some versions of typer make this of the exception
@@ -39,14 +62,24 @@ def main() -> None:
         _end(str(error), 2)
     except OSError as error:
         _end(f"{error.filename or 'the run directory'}: {error.strerror or error}; nothing already written is lost", 2)
+    except MemoryError:
+        _end("there is not enough memory for this; use fewer clients, fewer workers or a smaller model", 2)
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked for, and the help has been printed
+            sys.exit(0)
         if hasattr(error, "format_message"):  # the option parser's own
             _end(error.format_message(), 2)
-        raise
+        traceback.print_exception(error, limit=-SHOWN_CALLS, chain=False)
+        _end(f"this is a bug in pagefl: {type(error).__name__}; please report it with the lines above", 1)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """By an exception, so that a sweep tells its runs to stop, with the exit code of a signal."""
+    raise SystemExit(128 + number)
 
 
 def _end(message: str, code: int) -> None:
-    err.print(f"pagefl: {message}", markup=False, highlight=False, soft_wrap=True)
+    print(f"pagefl: {UserError(message)}", file=sys.stderr)
     sys.exit(code)

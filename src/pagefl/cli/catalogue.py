@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from .console import console
 
@@ -32,7 +33,9 @@ def show(name: Annotated[str, typer.Argument(help="a task, an algorithm or playe
         raise UserError(f"show {name}: there is no such task, algorithm or players; valid is {', '.join(valid)}")
     builder = kinds[kind][name]
     source = None if kind == "tasks" else sys.modules[builder.__module__].__doc__
-    console.print(f"[bold]{name}[/]", *map(cleandoc, filter(None, (source, builder.__doc__))), sep="\n\n", highlight=False)
+    console.print(
+        Text(name, style="bold"), *map(cleandoc, filter(None, (source, builder.__doc__))), sep="\n\n", highlight=False
+    )
     table = Table("setting", "default", box=None)
     prefix = "players" if name in kinds["players"] else kind.removesuffix("s")
     for field, info in own_settings(builder, skip=("seed",)).model_fields.items():

@@ -7,7 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-console, err = Console(), Console(stderr=True, soft_wrap=True, highlight=False)  # a path is never broken
+# What users name is printed as it is: [/b] is no markup, :smile: no emoji, and a long path is never broken.
+console = Console(markup=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout.")]
 Quick = Annotated[bool, typer.Option("--quick", help="At toy size, to see that it works.")]

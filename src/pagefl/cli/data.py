@@ -55,14 +55,13 @@ def show(
     train = specs.make_task(specs.resolve(raw).task, seed).data.train
     labels = train.y.numpy()
     dealt = Partition(np.arange(len(labels)), train.starts.numpy())
+    figure = heat_map(dealt.class_counts(labels), out, f"{task}, seed {seed}: training data of {len(dealt)} clients")
     table = Table("of the clients", "samples", "classes", "largest share of a class", "effective classes", box=None)
     clients_by = summary(dealt, labels)
     for name, row in clients_by.quantile([0.0, 0.5, 1.0]).set_axis(["least", "median", "most"]).iterrows():
         table.add_row(str(name), *(f"{value:.4g}" for value in row))
     console.print(table)
-    err.print(
-        f"figure: {heat_map(dealt.class_counts(labels), out, f'{task}, seed {seed}: training data of {len(dealt)} clients')}"
-    )
+    err.print(f"figure: {figure}")
 
 
 def _original(task: str) -> Any:

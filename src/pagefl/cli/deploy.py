@@ -60,7 +60,7 @@ def data(
 def keys_(
     out: Annotated[Path, typer.Option(help="Where they go; private ones are for the owner's eyes alone.")] = Path("keys"),
     host: Annotated[list[str] | None, typer.Option(help="Name or address of the server. Repeatable.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes get a key.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many nodes get a key.")] = 4,
 ) -> None:
     """Make a CA, the server's certificate, and a key for each node."""
     from pagefl.deploy import keys

@@ -63,14 +63,18 @@ def run(
 def resume(
     directory: Path,
     rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Go on to this round instead of the last.")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Put aside what is there and start from round 1.")] = False,
     track: Track = None,
     json: Json = False,
 ) -> None:
-    """Go on from the last checkpoint; the result is that of a run that was never interrupted."""
+    """Go on from the last checkpoint; the result is that of a run that was never interrupted.
+
+    Damaged records or checkpoints are refused, and nothing is changed; --restart moves them to a folder of the directory.
+    """
     from pagefl import api
 
-    spec = api.spec_of(directory, rounds=rounds)
-    follow(spec, directory, json, track, lambda **watch: api.resume(directory, rounds=spec.rounds, **watch))
+    spec = api.spec_of(directory, rounds=rounds, restart=restart)
+    follow(spec, directory, json, track, lambda **watch: api.resume(directory, rounds=spec.rounds, restart=restart, **watch))
 
 
 def report(
@@ -127,12 +131,15 @@ def follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, s
         result = start(observe=observe, say=progress.say)
     summary(result.rounds, err)
     page = directory / "report.html"
-    if result.rounds[-1]["round"] < rounds:
-        err.print(f"stopped after round {result.rounds[-1]['round']}; `pagefl resume {directory}` goes on")
-    err.print(f"report: {page}")
-    if as_json:
+    if not result.over:
+        reached = result.rounds[-1]["round"] if result.rounds else 0
+        err.print(f"stopped after round {reached}; `pagefl resume {directory}` goes on", markup=False)
+    err.print(f"report: {page}", markup=False)
+    if as_json and result.rounds:
         last, best = result.rounds[-1], max(result.rounds, key=lambda r: r["global_accuracy"])
         print(json.dumps({**last, "best_global_accuracy": best["global_accuracy"], "out": str(directory), "report": str(page)}))
+    if result.stopped_by:  # a script must not take it for the end
+        raise SystemExit(128 + result.stopped_by)
 
 
 def _free_directory(name: str) -> Path:

@@ -131,6 +131,17 @@ class ClientHalf:
             upload = self.model.score(outcome.upload["model"][chosen], self.data["reward"], ids)
         return good.cpu().numpy(), test, train, upload
 
+    def keep(self, job: Job) -> Callable[[], None]:
+        """Keep what a job reads and overwrites until it is done; what is returned puts it back."""
+        ids = torch.from_numpy(job.ids)
+        kept = {name: rows[ids] for name, rows in self.storage.kept.items()} if job.kind == "train" else {}
+
+        def put_back() -> None:
+            for name, rows in kept.items():
+                self.storage.kept[name][ids] = rows
+
+        return put_back
+
     def uploads_of(self, ids: Integers) -> State:
         everybody = len(ids) == self.size
         return {n: rows if everybody else rows[torch.from_numpy(ids)] for n, rows in self.storage.uploads.items()}

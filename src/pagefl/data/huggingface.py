@@ -6,14 +6,16 @@ Images are decoded here, from their bytes, because the path that `datasets` woul
 """
 
 import io
+import warnings
 from pathlib import Path
 
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from pagefl.core import rng
 from pagefl.core.errors import UserError
+from pagefl.core.files import regular_below
 
 from .federated import FederatedData
 from .pairs import Pair, image_bytes
@@ -25,6 +27,9 @@ try:
 except ModuleNotFoundError as error:
     raise UserError(f'{error.name} is not installed; `pip install "pagefl[huggingface]"` brings it') from None
 
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # Pillow has others that start programs, as Ghostscript for EPS
+KINDS = " or ".join([", ".join(FORMATS[:-1]), FORMATS[-1]])
+BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 ARRAYS = (datasets.List, datasets.LargeList, datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
 
 
@@ -87,6 +92,7 @@ def _folders(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def _splits(path: Path) -> dict[str, datasets.Dataset]:
     try:
+        list(regular_below(path))
         found = datasets.load_from_disk(str(path))
     except (OSError, ValueError, LookupError, TypeError) as error:  # an empty one is an IndexError
         raise UserError(
@@ -128,13 +134,22 @@ def _images(where: str, column: pa.ChunkedArray) -> Tensor:
     images = []
     for i, cell in enumerate(column.to_pylist()):
         try:
-            image = Image.open(io.BytesIO(cell["bytes"]))
-            if image.mode.startswith(("I", "F")):
-                raise ValueError(f"its mode is {image.mode}")
-            images.append(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
-        except (OSError, ValueError, TypeError, SyntaxError, Image.DecompressionBombError) as error:
-            raise UserError(f"{where} has in row {i} no image ({error}); valid are bytes of 8-bit ones") from None
+            images.append(_image(cell["bytes"]))
+        except (*BOMBS, OSError, ValueError, TypeError, SyntaxError) as error:
+            raise UserError(f"{where} has in row {i} no image ({error}); expected the bytes of an 8-bit {KINDS}") from None
     return image_bytes(where, images)
+
+
+def _image(content: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
+        except UnidentifiedImageError:
+            raise ValueError(f"it is no {KINDS}") from None
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"its mode is {image.mode}")
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
 def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:

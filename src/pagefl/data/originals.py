@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pagefl.core.errors import UserError
+from pagefl.core.files import regular, regular_below
 
 VERSION = "1"  # of the arrays; others are made anew
 Arrays = dict[str, Tensor]
@@ -46,6 +47,7 @@ class Original:
         """Where it is, and what was verified."""
         source = self.find(root)
         with _sentences(self.name, source):
+            _fingerprint(source)
             return source, self.verify(source)
 
     def load(self, root: Path | None = None) -> Arrays:
@@ -80,11 +82,9 @@ def _sentences(name: str, source: Path) -> Iterator[None]:
 
 
 def _fingerprint(source: Path) -> str:
-    """Names, sizes and times of all files: cheap enough for every run, and it changes when a file does."""
-    files = sorted(source.rglob("*")) if source.is_dir() else [source]
+    """Names, sizes and times of all files: cheap enough for every run, and it changes when a file does. None is a pipe."""
     digest = sha256()
-    for file in files:
-        facts = file.stat()
+    for file, facts in regular_below(source):
         digest.update(repr((str(file.relative_to(source)), facts.st_size, facts.st_mtime_ns)).encode())
     return digest.hexdigest()
 
@@ -92,11 +92,12 @@ def _fingerprint(source: Path) -> str:
 def _read(cache: Path, made_of: dict[str, str]) -> Arrays | None:
     """Mapped, not read: pages come as they are used. A damaged or outdated file is as good as none."""
     try:
+        regular(cache)
         with safe_open(cache, framework="pt") as file:
             if file.metadata() != made_of:
                 return None
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, UserError):
         return None
 
 

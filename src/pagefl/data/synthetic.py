@@ -6,13 +6,14 @@ Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, as gene
 import numpy as np
 import torch
 
-from pagefl.core import rng
+from pagefl.core import memory, rng
 
 from .federated import FederatedData
 from .pairs import Pair
 
 FEATURES = CLASSES = 30
 PER_CLIENT = 375  # 210 to train, 90 to test, 75 for the server
+BYTES = 4 * 4 * (FEATURES + 2)  # of an example: as it is drawn, split, joined, and turned for the kernels
 
 
 def synthetic(clients: int, seed: int, alpha: float = 0.0, beta: float = 1.0, theta: float = 0.0) -> FederatedData:
@@ -20,11 +21,17 @@ def synthetic(clients: int, seed: int, alpha: float = 0.0, beta: float = 1.0, th
     truth = rng.stream(seed, "synthetic", "truth")
     weights, bias = truth.normal(size=(FEATURES, CLASSES)), truth.normal(size=CLASSES)
     scale = np.arange(1, FEATURES + 1) ** -0.6  # the square root of diag(j^-1.2)
+    who, instead, room = f"task.clients = {clients}: their examples", "use fewer clients", memory.available()
+    memory.needs(BYTES * PER_CLIENT * clients, who, instead, room)
     everybody: list[Pair] = []
+    examples = 0
     for i in range(clients):  # a stream each, so that 50 clients are the first half of 100
         own = rng.stream(seed, "synthetic", "client", i)
         centre = own.normal(own.normal(0.0, beta), 1.0, FEATURES)
-        size = max(10, round(PER_CLIENT * float(np.exp(theta * own.normal()))))
+        with np.errstate(over="ignore"):
+            size = max(10, round(min(PER_CLIENT * float(np.exp(theta * own.normal())), 1e15)))
+        examples += size
+        memory.needs(BYTES * examples, who, instead, room)
         x = own.normal(centre, scale, (size, FEATURES))
         shift = own.normal(own.normal(0.0, alpha), 1.0, (FEATURES + 1, CLASSES)) if alpha else np.zeros((FEATURES + 1, CLASSES))
         y = np.argmax(x @ (weights + shift[:-1]) + bias + shift[-1], axis=1)

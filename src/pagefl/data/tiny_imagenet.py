@@ -3,27 +3,34 @@
 import io
 import os
 import sys
+import warnings
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
 from pagefl.core.errors import UserError
 
+from . import bounded
 from .originals import Arrays, Original
 
 CLASSES, SIZE = 200, 64
-LARGEST = 2_000_000  # bytes of a file in the zip
+LARGEST = 2_000_000  # bytes of a file
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # Python unpacks the other kinds without a bound
 FOLDER = "tiny-imagenet-200"
+
+
+BROKEN = (zipfile.BadZipFile, KeyError, EOFError, zlib.error, RuntimeError, UnicodeDecodeError)  # what Python says of a zip
+BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
 class Listing(NamedTuple):
@@ -71,7 +78,8 @@ def _decode(files: Sequence[tuple[str, int]], get: Reader, title: str) -> torch.
     def decode(i: int) -> None:
         images[i] = _image(get(files[i][0]), files[i][0])
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with warnings.catch_warnings(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
         done = threads.map(decode, range(len(files)), chunksize=64)
         for _ in track(done, title, len(files), console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True):
             pass
@@ -85,7 +93,7 @@ def _image(content: bytes, name: str) -> np.ndarray:
             if image.size != (SIZE, SIZE):  # known from the header: nothing large is ever decoded
                 raise UserError(f"tiny-imagenet: {name} has {image.size[0]}×{image.size[1]} pixels; valid is {SIZE}×{SIZE}")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except (*BOMBS, OSError, SyntaxError) as error:
         raise UserError(f"tiny-imagenet: {name} is not a whole JPEG file ({error}); get the original again") from error
 
 
@@ -128,27 +136,39 @@ def _names(source: Path) -> set[str]:
     if source.is_dir():
         return {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
     with _zip(source) as archive:
-        return {name.removeprefix(f"{FOLDER}/") for name in archive.namelist()}
+        names = archive.namelist()
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise UserError(f"{source} holds {twice!r} more than once; get it again")
+    return {name.removeprefix(f"{FOLDER}/") for name in names}
 
 
 def _reader(source: Path) -> Reader:
     if source.is_dir():
-        return lambda name: (source / name).read_bytes()
+        return lambda name: _content((source / name).open("rb"), source, name)
     archive = _zip(source)
 
     def get(name: str) -> bytes:
         try:
-            if archive.getinfo(f"{FOLDER}/{name}").file_size > LARGEST:
-                raise UserError(f"{source}: {name} unpacks to more than {LARGEST / 1e6:.0f} MB, the original's do not")
-            return archive.read(f"{FOLDER}/{name}")
-        except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, RuntimeError, NotImplementedError) as error:
+            found = archive.getinfo(f"{FOLDER}/{name}")
+            if found.compress_type not in PACKED:
+                raise UserError(
+                    f"{source}: {name} is packed by method {found.compress_type}, the original's are not; get it again"
+                )
+            return _content(archive.open(found), source, name)
+        except BROKEN as error:
             raise UserError(f"{source}: {name} cannot be unpacked ({error}); get it again") from error
 
     return get
 
 
+def _content(file: IO[bytes], source: Path, name: str) -> bytes:
+    with file:
+        return bounded.read(file, LARGEST, f"{source}: {name}")
+
+
 def _zip(source: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(source)
-    except zipfile.BadZipFile as error:
+    except BROKEN as error:
         raise UserError(f"{source} is not a zip file or is cut off ({error}); get it again") from error

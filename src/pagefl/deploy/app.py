@@ -13,6 +13,8 @@ from pagefl.experiments.spec import RunSpec, of_text
 
 def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
     """`out` and `data`: where the server, on its own machine, writes the run and finds its examples."""
+    check_path("run", out)
+    check_path("data", data)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"out = {folder}: the folder is not empty; choose another")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -40,12 +42,20 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
             }
         },
     }
-    (folder / "pyproject.toml").write_text(tomli_w.dumps(about, multiline_strings=True))
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(about, multiline_strings=True), encoding="utf-8")
     folder.replace(final)  # whole, or not at all
     return final
 
 
+def check_path(name: str, path: str) -> None:
+    """Flower passes it on in TOML and in messages, which are Unicode; a path on a disk need not be."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name} = {path}: expected a path in UTF-8") from None
+
+
 def spec_of(folder: Path) -> RunSpec:
     """The spec for which it was written."""
-    about = tomllib.loads((folder / "pyproject.toml").read_text())
+    about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     return of_text(about["tool"]["flwr"]["app"]["config"]["spec"])

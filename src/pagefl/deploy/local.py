@@ -17,6 +17,7 @@ from time import monotonic, sleep
 import tomli_w
 
 from pagefl.core.errors import UserError
+from pagefl.core.memory import needs
 from pagefl.experiments import sweep
 from pagefl.experiments.spec import RunSpec
 from pagefl.runtime import record
@@ -30,6 +31,7 @@ from .server_app import LOCK, LOG, OUTCOME
 
 HOST, CONNECTION = "127.0.0.1", "local"
 PROGRAMS = Path(sys.executable).parent  # Flower's, which look for one another by PATH
+NODE_BYTES = 200_000_000  # of a SuperNode and its app
 LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 300.0, 10.0
 
 
@@ -37,6 +39,8 @@ class Local:
     """`folder/deploy` holds what is not the run's: keys, each party's data and state, logs, Flower's own configuration."""
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
+        app.check_path("out", str(folder))
+        needs(spec.task["clients"] * NODE_BYTES, f"--nodes {spec.task['clients']}: their processes", "use fewer nodes")
         self.spec, self.folder = spec, folder.resolve()
         self.own = self.folder / "deploy"
         self.keys, self.data, self.logs = self.own / "keys", self.own / "data", self.own / "logs"
@@ -60,7 +64,7 @@ class Local:
             app.write(self.spec, self.own / "app", str(self.folder), str(self.data / parties.SERVER))
         connection = {"address": self.address, "root-certificates": str(self.keys / keys.CA), "insecure": False}
         known = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        (self.own / "home" / "config.toml").write_text(tomli_w.dumps(known))
+        (self.own / "home" / "config.toml").write_text(tomli_w.dumps(known), encoding="utf-8")
 
     def start(self) -> None:
         """Everything; it is up when the run is accepted."""
@@ -86,13 +90,14 @@ class Local:
             "data": str(self.data / parties.client_file(number)),
             "state": str(self.own / f"node-{number}"),
         }
-        text = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+        told = self.own / f"node-{number}.toml"  # a file: Flower's command line has no way to quote every path
+        told.write_text(tomli_w.dumps(config), encoding="utf-8")
         key = str(self.keys / keys.node_key(number))
         usual = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", key)
         self.start_process(
             name or f"node-{number}",
             *("flower-supernode", "--superlink", self.address, "--host", HOST, "--port", str(_free_port())),
-            *("--node-config", text, *(security or usual)),
+            *("--node-config", str(told), *(security or usual)),
         )
 
     def start_process(self, name: str, *command: str) -> None:
@@ -218,8 +223,12 @@ def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
 
 @contextmanager
 def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """As by a Ctrl-C, so that what was started is stopped."""
-    usual = {number: signal.signal(number, signal.default_int_handler) for number in signals}
+    """By an exception, as by a Ctrl-C, so that what was started is stopped."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    usual = {number: signal.signal(number, end) for number in signals}
     try:
         yield
     finally:

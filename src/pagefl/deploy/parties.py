@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData, Examples, ServerData, Splits
+from pagefl.core.files import regular
 from pagefl.data.augment import crop_and_flip
 
 SERVER = "server.safetensors"
@@ -55,6 +56,7 @@ def read_server(path: Path) -> ServerData:
 def _read(path: Path, roles: list[str], perhaps: Sequence[str] = ()) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, str]]:
     wanted = [f"{role}.{side}" for role in roles for side in "xy"]
     try:
+        regular(path)
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
             roles = [*roles, *(role for role in perhaps if role not in roles and f"{role}.x" in file.keys())]  # noqa: SIM118
@@ -62,6 +64,8 @@ def _read(path: Path, roles: list[str], perhaps: Sequence[str] = ()) -> tuple[di
             if missing := [name for name in wanted if name not in file.keys()]:  # noqa: SIM118 (not a dict)
                 raise UserError(f"data = {path}: it has no {', '.join(missing)}; valid is a safetensors file with {wanted}")
             tensors = {name: file.get_tensor(name) for name in wanted}
+    except UserError:
+        raise
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"data = {path}: it cannot be read ({error}); valid is a safetensors file with {wanted}") from error
     pairs = {role: (tensors[f"{role}.x"], tensors[f"{role}.y"]) for role in roles}

@@ -62,7 +62,9 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), terms, spec.deploy, say)
         make_module = partial(task.fresh_module, spec.seed)
         # Stopped, it stops at once: a SuperLink that is gone would keep it waiting for the round's end.
-        return loop(Game(follower, remote), make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say)
+        return loop(
+            Game(follower, remote), half.data, make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say
+        )
 
 
 def _check(spec: RunSpec, out: Path) -> None:

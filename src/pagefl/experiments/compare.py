@@ -11,14 +11,14 @@ import pandas as pd
 
 from pagefl.core.errors import UserError
 from pagefl.runtime import record
-from pagefl.runtime.directory import SPEC, RunDirectory
+from pagefl.runtime.directory import SPEC
 from pagefl.runtime.halves import Say
 from pagefl.runtime.run import Run
+from pagefl.runtime.settings import NO_MATTER
 
 from . import spec as specs
 from . import statistics
 from .spec import RunSpec
-from .sweep import NO_MATTER
 
 UNSEEN = (*NO_MATTER, "clients_every", "stages_every")  # settings that change no result
 CONDITIONS = ("rounds", "participation", "protocol")  # said of every method as soon as two methods differ in them
@@ -150,9 +150,9 @@ def _on_disk(path: Path) -> Recorded:
     except (AttributeError, TypeError, ValueError):
         raise UserError(f"{path / record.ROUNDS}: an accuracy is not a number; the records are damaged") from None
     finished = len(rounds) >= spec.rounds
-    if not finished and spec.stop == "equilibrium" and rounds:
-        found, _ = RunDirectory(path).checkpoint()
-        finished = found is not None and found[1]["equilibrium"] is not None
+    if not finished and spec.stop == "equilibrium":
+        facts = record.newest_facts(path)
+        finished = facts is not None and facts["equilibrium"] is not None
     return Recorded(str(path), spec, rounds, finished)
 
 

@@ -1,6 +1,7 @@
 """RunSpec: everything that decides a run, checked at the door, complete when written down."""
 
 import inspect
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -15,9 +16,11 @@ from torch import Tensor
 
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
-from pagefl.core.errors import UserError
+from pagefl.core.errors import UserError, shortened, shown
+from pagefl.core.files import regular
 from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Players
+from pagefl.game.rewards import DemandRatio
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 
@@ -27,6 +30,7 @@ from .tasks import TASKS
 Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
 TABLES = ("task", "algorithm", "players")
+LARGEST = 1_000_000  # bytes of a spec file
 
 
 class RunSpec(Settings):
@@ -52,6 +56,16 @@ class RunSpec(Settings):
         own = dict(self.players)
         return PLAYERS[own.pop("name")](**own)
 
+    def without_effect(self) -> list[str]:
+        """What was set and changes nothing, in a sentence each."""
+        players, fair = self.players["name"], DemandRatio()
+        said = []
+        if players in PLAYERS and not PLAYERS[players].uses_demand and any(bias != fair for _, bias in self.shifts()):
+            said.append(f"bias = {shown(self.bias)}: players {players} do not learn from it; it changes nothing")
+        if players == "fixed" and self.freeze:
+            said.append(f"freeze = {self.freeze}: fixed players change no factor; it changes nothing")
+        return said
+
     def toml(self) -> str:
         """Every default written out."""
         return dump(self.model_dump())
@@ -62,25 +76,29 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
 
     `task` and `algorithm`: the user's own objects, which stand in the spec by their names.
     """
-    raw = {name: {"name": value} if name in TABLES and isinstance(value, str) else value for name, value in plain(raw).items()}
+    if "sweep" in raw:
+        raise UserError("sweep: a run has no grid of settings; `pagefl sweep FILE` runs one")
+    raw = plain(raw)
+    raw |= {kind: _table(kind, raw.get(kind, {})) for kind in TABLES}
     if task is not None:
-        raw["task"] = {"name": task.name}
+        raw["task"] = _stands_for("task", raw["task"], _table("task", task.name))
         defaults: Mapping[str, Any] = plain(task.settings)
     else:
-        raw["task"] = _resolve_own("task", raw.get("task", {}), TASKS, skip=("seed",))
+        raw["task"] = _resolve_own("task", raw["task"], TASKS, skip=("seed",))
         defaults = paper.TASKS[raw["task"]["name"]]
-    if isinstance(raw.get("algorithm"), dict) and raw["algorithm"].get("name") in paper.NICKNAMES:
-        meaning = paper.NICKNAMES[raw["algorithm"]["name"]]
-        raw["algorithm"] = {**raw["algorithm"], "name": meaning["algorithm"]}
-        if isinstance(given := raw.get("players", {}), dict):
-            raw["players"] = {"name": meaning["players"], **given}
+    if algorithm is None:
+        raw |= _without_nickname(raw["algorithm"], raw["players"])
     own_players = paper.PLAYERS.get(raw["task"]["name"], {})
-    raw["players"] = _resolve_own("players", raw.get("players", {}), PLAYERS, defaults=own_players)
+    raw["players"] = _resolve_own("players", raw["players"], PLAYERS, defaults=own_players)
+    least, most = raw["players"].get("lr_min", 0.0), raw["players"].get("lr_max", math.inf)
+    if least >= most:
+        raise UserError(f"players.lr_min = {least}: it should be less than players.lr_max = {most}")
     if algorithm is not None:
-        raw["algorithm"] = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
+        own = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
+        raw["algorithm"] = _stands_for("algorithm", raw["algorithm"], own)
     else:
         played = paper.PLAYED.get(raw["players"]["name"], paper.APART)
-        raw["algorithm"] = _resolve_own("algorithm", raw.get("algorithm", {}), ALGORITHMS, defaults=played)
+        raw["algorithm"] = _resolve_own("algorithm", raw["algorithm"], ALGORITHMS, defaults=played)
     changed = paper.ALGORITHMS.get(raw["algorithm"]["name"], {})
     return _validate(RunSpec, {**defaults, **changed, **raw})
 
@@ -96,14 +114,14 @@ def dump(raw: Raw) -> str:
 
 def read(path: Path) -> Raw:
     """A spec file as it stands."""
-    if not path.is_file():
-        raise UserError(f"spec = {path}: there is no such file; valid is a TOML file of settings")
+    where = f"spec = {shortened(str(path), 300)}"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"spec = {path}: not valid TOML: {error}") from error
+        regular(path, LARGEST)
+        return parse(path.read_bytes(), where)
+    except FileNotFoundError:
+        raise UserError(f"{where}: there is no such file; expected a TOML file of settings") from None
     except OSError as error:
-        raise UserError(f"spec = {path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{where}: cannot be read: {error.strerror}") from None
 
 
 def recorded(path: Path) -> RunSpec:
@@ -117,7 +135,16 @@ def recorded(path: Path) -> RunSpec:
 
 def of_text(text: str) -> RunSpec:
     """A complete spec as it was written down."""
-    return resolve(tomllib.loads(text))
+    return resolve(parse(text.encode(errors="surrogatepass"), "spec"))
+
+
+def parse(content: bytes, where: str) -> Raw:
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except RecursionError:
+        raise UserError(f"{where}: not valid TOML: it is nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"{where}: not valid TOML: {shortened(str(error), 120)}") from None
 
 
 def override(raw: Raw, assignment: str) -> None:
@@ -125,21 +152,26 @@ def override(raw: Raw, assignment: str) -> None:
     name, sign, text = assignment.partition("=")
     keys = name.strip().split(".")
     if not sign or not all(keys) or len(keys) > 2:
-        raise UserError(f"--set {assignment}: valid is NAME=VALUE or TABLE.NAME=VALUE, such as algorithm.mu=0.01")
+        given = shortened(assignment)
+        raise UserError(f"--set {given}: expected NAME=VALUE or TABLE.NAME=VALUE, such as algorithm.mu=0.01")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    put(raw, name.strip(), value)
+        value = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # tomllib's own, or what a very long number or very deep nesting raises
+        value = {}
+    put(raw, name.strip(), value["value"] if [*value] == ["value"] else text.strip())  # a second line is no second setting
 
 
 def put(raw: Raw, name: str, value: Any) -> None:
     """`name`: of a setting, or of a table's setting as in `algorithm.mu`."""
-    table_name, _, own = name.rpartition(".")
-    if table_name:
-        table = raw.get(table_name, {})
-        raw[table_name] = table = {"name": table} if isinstance(table, str) else dict(table)
-        table[own] = value
+    table, _, own = name.rpartition(".")
+    if table in TABLES:
+        raw[table] = {**_table(table, raw.get(table, {})), own: value}
+    elif table == "deploy" and isinstance(given := raw.get(table, {}), dict):
+        raw[table] = {**given, own: value}
+    elif table:
+        raise UserError(
+            f"{shortened(name)} = {shown(value)}: {shortened(table)} is not a table; tables are {', '.join(TABLES)} and deploy"
+        )
     else:
         raw[name] = value
 
@@ -165,21 +197,58 @@ def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> ty
     return create_model("Own", __config__=ConfigDict(extra="forbid", strict=True), **wanted)
 
 
+def _table(kind: str, given: Any) -> Raw:
+    """A name alone is a table too."""
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, dict):
+        raise UserError(f"{kind} = {shown(given)}: expected a name, or a table with a name and settings")
+    if "name" in table and (not isinstance(table["name"], str) or not table["name"]):
+        listed = f"`pagefl list {kind.removesuffix('s')}s`"
+        raise UserError(f"{kind} = {shown(table['name'])}: expected a name; {listed} prints them")
+    return dict(table)
+
+
+def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
+    """Both tables, where the algorithm's name stands for an algorithm with its players."""
+    nickname = algorithm.get("name", "")
+    meaning = paper.NICKNAMES.get(nickname)
+    if meaning is None:
+        return {}
+    players = {"name": meaning["players"], **players}
+    if players["name"] != meaning["players"]:
+        raise UserError(
+            f"players = {shown(players['name'])}: algorithm = {nickname!r} means {meaning['algorithm']} with players "
+            f"{meaning['players']}; leave players out, or choose algorithm = {meaning['algorithm']!r}"
+        )
+    return {"algorithm": {**algorithm, "name": meaning["algorithm"]}, "players": players}
+
+
+def _stands_for(kind: str, given: Raw, own: Raw) -> Raw:
+    """A user's own object decides all its settings: whatever else is asked for would be ignored."""
+    for name, value in given.items():
+        if name not in own or own[name] != value:
+            has = f"has {_name(name)} = {shown(own[name])}" if name in own else f"has no setting {shown(name)}"
+            raise UserError(
+                f"{kind}.{_name(name)} = {shown(value)}: your own {kind} {own['name']!r} {has}; change the object instead"
+            )
+    return own
+
+
 def _resolve_own(
     kind: str,
-    given: Any,
+    given: Raw,
     registry: Mapping[str, Callable[..., object]],
     skip: Iterable[str] = (),
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Raw:
     """`defaults`: by name, what the paper has in place of the signature's defaults."""
-    if not isinstance(given, dict):
-        raise UserError(f"{kind} = {given!r}: valid is a name, or a table with a name and settings")
     own = dict(given)
-    name = own.pop("name", None) or next(iter(registry))
+    name = own.pop("name", next(iter(registry)))
     if name not in registry:
         valid = [*registry, *(paper.NICKNAMES if kind == "algorithm" else ())]
-        raise UserError(f"{kind} = {name!r}: there is no such {kind}{_meant(str(name), valid)}; valid is {', '.join(valid)}")
+        raise UserError(
+            f"{kind} = {shown(name)}: there is no such {kind}{_meant(name, valid)}; expected one of {', '.join(valid)}"
+        )
     own = {**(defaults or {}).get(name, {}), **own}
     return {"name": name, **_validate(own_settings(registry[name], skip), own, f"{kind}.").model_dump()}
 
@@ -199,16 +268,25 @@ def _validate(kind: type[Kind], values: Raw, prefix: str = "") -> Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as errors:
-        error = errors.errors()[0]
-        field = prefix + ".".join(map(str, error["loc"]))
+        error = errors.errors(include_url=False)[0]
+        *path, last = error["loc"] or ("",)
+        field, given = prefix + ".".join(map(_name, (*path, last))), shown(error["input"])
         if error["type"] == "extra_forbidden":
-            valid = list(kind.model_fields)
-            hint = _meant(str(error["loc"][0]), valid)
-            names = ", ".join(valid) or "no setting"
-            raise UserError(f"{field} = {error['input']!r}: there is no such setting{hint}; valid is {names}") from None
-        raise UserError(f"{field} = {error['input']!r}: {error['msg'].replace('Input should', 'it should')}") from None
+            holder: Any = kind
+            for part in path:
+                holder = holder.model_fields[part].annotation
+            valid = list(holder.model_fields)
+            names = f"one of {', '.join(valid)}" if valid else "no setting"
+            hint = _meant(_name(last), valid)
+            raise UserError(f"{field} = {given}: there is no such setting{hint}; expected {names}") from None
+        message = shortened(error["msg"].replace("Input should", "it should"), 200)
+        raise UserError(f"{field} = {given}: {message}") from None
+
+
+def _name(key: object) -> str:
+    return shortened(key) if isinstance(key, str) else shown(key)
 
 
 def _meant(name: str, valid: Iterable[str]) -> str:
-    close = get_close_matches(name, list(valid), 1)
+    close = get_close_matches(shortened(name), list(valid), 1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -25,13 +25,13 @@ from pagefl.core.errors import UserError
 from pagefl.runtime import record
 from pagefl.runtime.directory import InUse, RunDirectory
 from pagefl.runtime.run import play
+from pagefl.runtime.settings import NO_MATTER
 
 from . import spec as specs
 from .spec import RunSpec
 
 FINISHED = "finished"  # a file in the run's directory
 VERSION = 2  # of what a spec's run computes: a change of results makes every run anew
-NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # to the result
 LOOK_SECONDS = 1.0
 MEASURED_CLIENTS, MEASURED_ROUNDS = 4, 3
 QUICK_SECONDS, ENOUGH_SECONDS = 2.0, 20.0
@@ -117,6 +117,8 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
     finally:
         for _, process in running.values():
             process.terminate()
+        for _, process in running.values():  # each ends its round and says so, to whoever is still there
+            process.join()
     if stopping:
         raise KeyboardInterrupt
     return progress
@@ -178,7 +180,7 @@ def rounds_done(path: Path) -> int:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
             lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
         return int(json.loads(lines[-1])["round"]) if lines else 0
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):  # whoever needs the records will say what is wrong with them
         return 0
 
 

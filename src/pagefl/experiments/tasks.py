@@ -4,8 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import nn
 
+from pagefl.core.errors import UserError, shortened
+from pagefl.core.examples import Splits
+from pagefl.core.memory import needs
 from pagefl.data import images, shakespeare
 from pagefl.data.cifar100 import CIFAR100
 from pagefl.data.cifar100 import CLASSES as CIFAR100_CLASSES
@@ -21,10 +26,25 @@ from pagefl.models.mlp import Mlp
 from pagefl.models.resnet import Stem, resnet18
 from pagefl.runtime.task import Task
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**15)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Width = Annotated[int, Field(ge=2, multiple_of=2)]  # GroupNorm has two groups
+Width = Annotated[int, Field(ge=2, le=10**15, multiple_of=2)]  # GroupNorm has two groups
+
+
+def _task(name: str, module: Callable[[], nn.Module], data: Callable[[], Splits]) -> Task:
+    """The model is measured before it is made: on torch's meta device, where a tensor has a shape and no memory."""
+
+    def made() -> nn.Module:
+        try:
+            with torch.device("meta"):
+                size = sum(parameter.nbytes for parameter in module().parameters())
+        except RuntimeError as error:  # more than torch can count
+            raise UserError(f"task = {name}: the model is too large: {shortened(str(error))}; use a smaller one") from None
+        needs(size, f"task = {name}: the weights of one model", "use a smaller one")
+        return module()
+
+    return Task(name, made, data)
 
 
 def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0) -> Task:
@@ -32,14 +52,14 @@ def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread
 
     Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; generated as by Acar et al., ICLR 2021.
     """
-    return Task("synthetic", lambda: logistic(FEATURES, CLASSES), lambda: synthetic_data(clients, seed, alpha, beta, theta))
+    return _task("synthetic", lambda: logistic(FEATURES, CLASSES), lambda: synthetic_data(clients, seed, alpha, beta, theta))
 
 
 def synthetic_mlp(
     seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0, hidden: Count = 64
 ) -> Task:
     """Synthetic with one hidden layer: a small model that has a body and a head."""
-    return Task(
+    return _task(
         "synthetic-mlp", lambda: Mlp(FEATURES, CLASSES, hidden), lambda: synthetic_data(clients, seed, alpha, beta, theta)
     )
 
@@ -60,7 +80,7 @@ def cifar100(
     Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. `sigma` above 0: log-normal sizes. `stem`:
     imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3). `width`: channels after it; 64 is ResNet-18.
     """
-    return Task(
+    return _task(
         "cifar100",
         lambda: resnet18(CIFAR100_CLASSES, stem, width),
         lambda: images.federation(CIFAR100, clients, per_client, split, delta, sigma, augment, seed),
@@ -82,7 +102,7 @@ def tiny_imagenet(
 
     Le, Yang, Tiny ImageNet Visual Recognition Challenge, 2015. Settings as of cifar100.
     """
-    return Task(
+    return _task(
         "tiny-imagenet",
         lambda: resnet18(TINY_CLASSES, stem, width),
         lambda: images.federation(TINY_IMAGENET, clients, per_client, split, delta, sigma, augment, seed),
@@ -94,7 +114,7 @@ def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000,
 
     Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. A client is a role with enough samples.
     """
-    return Task(
+    return _task(
         "shakespeare",
         lambda: lstm(len(shakespeare.ALPHABET), hidden=hidden),
         lambda: shakespeare.federation(clients, per_client, seed),

@@ -9,9 +9,9 @@ from pagefl.core.errors import UserError
 from pagefl.game.certificate import Finding, Trial, bellman_residual, certify_game
 from pagefl.game.game import Game
 from pagefl.game.ranges import Ranges
-from pagefl.runtime import checkpoint, record
+from pagefl.runtime import binding, checkpoint, record
 from pagefl.runtime.demand import Demand
-from pagefl.runtime.directory import stages_of
+from pagefl.runtime.directory import SPEC, stages_of
 from pagefl.runtime.halves import Say
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.simulation import one_numeric_mode, simulate
@@ -31,24 +31,27 @@ def ranges_of(spec: RunSpec) -> Ranges:
 
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
     """From every stage that the run has kept, and from its end."""
-    stages = stages_of(directory)
-    if not stages:
-        raise UserError(f"{directory} has no checkpoint to start from; let it run for longer, or `pagefl resume` it")
+    stages, rounds_played = stages_of(directory), record.read(directory)[0]
+    if not rounds_played:
+        raise UserError(f"{directory} has no round to start from; let it run for longer, or `pagefl resume` it")
     ranges = ranges_of(spec)
     findings: list[Finding] = []
     with one_numeric_mode():
-        simulation = simulate(spec.make_task(), spec.make_algorithm(), spec, say)
+        task = spec.make_task()
+        simulation = simulate(task, spec.make_algorithm(), spec, say)
         follower, leaders = simulation.game(spec.make_players())
+        bound = binding.facts_of(spec, simulation.data, task.fresh_module(spec.seed))
         demand = Demand(spec.shifts(), directory)
         rounds = Rounds(Game(follower, leaders), spec, demand, simulation.models)
-        with simulation.with_workers():
+        with simulation.with_workers(say):
             for path in stages:
                 tensors, facts = checkpoint.read(path)
+                binding.check(bound, facts, directory / SPEC)
                 rounds.restore(tensors, facts)
                 say(f"stage {facts['round']}: replaying {trial.horizon} rounds with one move changed")
                 asked = demand.known(facts["round"] + 1)
                 findings += certify_game(follower, leaders, facts["round"], asked, ranges, spec.gamma, trial)
-    history = record.history(record.read(directory)[0])
+    history = record.history(rounds_played)
     residuals = {
         who: bellman_residual(
             history[f"reward_{who}"].to_numpy(np.float64), history[f"payoffs_{who}"].to_numpy(np.float64), spec.gamma

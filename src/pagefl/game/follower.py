@@ -8,6 +8,7 @@ import torch
 from pagefl.agents.ddpg import Losses
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
+from pagefl.core.errors import UserError
 from pagefl.core.server import ServerHalf
 
 from .messages import SCORES, SIZE, Answer, Orders
@@ -70,7 +71,10 @@ class Follower:
         weights = self.policy.act(round, clients, uploads)
         if "p" in self.terms.freeze:
             weights = by_size(uploads)
+        if not np.isfinite(weights).all():
+            raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
         self.half.aggregate(clients, weights)
+        self._check_shared(round)
         scores = self.half.evaluate(round)
         loss = scores[self.role][0]
         if self.terms.reward == "weighted-local":
@@ -80,6 +84,13 @@ class Follower:
         return Round(
             orders, answer, weights, scores["server_test"], scores["game"], earned, losses, taught, uploads.known_accuracy
         )
+
+    def _check_shared(self, round: int) -> None:
+        """A round later, it would be blamed on the clients."""
+        for name, value in self.half.shared.items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                algorithm = type(self.half.algorithm).__name__
+                raise UserError(f"round {round}: `aggregate` of {algorithm} made `{name}` not finite, from finite uploads")
 
     def state(self) -> State:
         known = {KNOWN + name: torch.from_numpy(values) for name, values in self.known.items()}

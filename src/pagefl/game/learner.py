@@ -10,7 +10,7 @@ from torch import Tensor
 from pagefl.agents import networks
 from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
 from pagefl.agents.noise import OuNoise, fading
-from pagefl.core import rng
+from pagefl.core import memory, rng
 from pagefl.core.arrays import Floats, Integers
 
 Scale = Literal["raw", "log", "standard"]  # rewards as they are, their logarithm, or by the mean and spread of the replay
@@ -44,9 +44,11 @@ class Learner:
         """`first`: the number of the first agent, by which its random streams go."""
         self.name, self.seed, self.learning, self.first = name, seed, learning, first
         needed = 2 * networks.numbers_needed(states, actions, learning.ddpg.hidden)
+        ring = min(learning.replay, rounds)  # one transition a round: a longer one would only take room
+        size = agents * (28 * needed + 4 * ring * (2 * states + actions + 2))  # four copies, two draws; and the replay
+        memory.needs(size, f"{agents} {name} agents with {states} inputs", "use fewer clients or rounds")
         draw = torch.from_numpy(2 * rng.uniforms(self._keys("initial agent", 0, np.arange(agents)), needed) - 1).float()
-        # One transition a round: a ring longer than the run would only take room.
-        self.ddpg = Ddpg(draw, states, actions, min(learning.replay, rounds), learning.ddpg)
+        self.ddpg = Ddpg(draw, states, actions, ring, learning.ddpg)
         self.waiting = {  # the transition that the next observation completes
             "state": torch.zeros(agents, states),
             "action": torch.zeros(agents, actions),

@@ -12,6 +12,9 @@ from pagefl.experiments.paper import Block
 from pagefl.experiments.statistics import by_run
 from pagefl.experiments.sweep import Found
 
+from . import numbers
+from .numbers import Numbers
+
 COLOURS = (
     "#3b82f6",
     "#e8710a",
@@ -67,10 +70,10 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     for block in blocks:
         for name, specs in block.rows.items():
             title = block.title if len(block.rows) == 1 else f"{block.title}: {name}"
-            panels += [(title, one.rounds) for one in sweep.of(specs[:1], found)]
+            panels += [(title, numbers.of_rounds(one.rounds, one.name)) for one in sweep.of(specs[:1], found)]
     figure, axes = _panels(len(panels))
     for axis, (title, rounds) in zip(axes, panels, strict=True):
-        x = [entry["round"] for entry in rounds]
+        x = _curve(rounds, "round")
         right = axis.twinx()
         for target, column, label, colour, dash in (
             (axis, "global_accuracy", "global accuracy", COLOURS[0], "-"),
@@ -78,10 +81,12 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
             (right, "reward_server", "server's reward", COLOURS[2], ":"),
             (right, "reward_clients", "clients' reward", COLOURS[3], ":"),
         ):
-            y = [entry[column] for entry in rounds]
-            target.plot(x, y, dash, color=colour, linewidth=1.2, label=label, marker="." if len(x) == 1 else "")
-        rewards = [entry[column] for entry in rounds for column in ("reward_server", "reward_clients")]
-        if max(rewards) > 10 * min(rewards):  # over less than a decade a logarithmic axis has no round numbers
+            target.plot(
+                x, _curve(rounds, column), dash, color=colour, linewidth=1.2, label=label, marker="." if len(x) == 1 else ""
+            )
+        both = (entry[column] for entry in rounds for column in ("reward_server", "reward_clients"))
+        rewards = [value for value in both if value is not None]
+        if rewards and max(rewards) > 10 * min(rewards):  # over less than a decade a logarithmic axis has no round numbers
             right.set_yscale("log")
         axis.set(xlabel="round", title=title)
         right.tick_params(labelsize=8)
@@ -97,6 +102,10 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         fontsize=9,
     )
     return figure
+
+
+def _curve(rounds: Sequence[Numbers], column: str) -> npt.NDArray[np.float64]:
+    return np.array([entry[column] for entry in rounds], np.float64)  # None becomes NaN, a gap
 
 
 def pairs(block: Block, found: Sequence[Found]) -> Figure:

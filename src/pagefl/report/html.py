@@ -10,9 +10,12 @@ from typing import Any
 
 from pagefl.runtime.record import Record
 
+from . import numbers
+from .numbers import Numbers
 from .progress import best, decimal, duration
 
 FEWEST, MOST, MOST_OF_ALL = 250, 2000, 10_000  # points of a run, and of all runs together
+MOST_CLIENTS = 100_000  # dots of all runs together
 HERE = Path(__file__).parent
 
 
@@ -96,27 +99,33 @@ Clients = dict[str, list[float]]  # by run, the local accuracy of each of its cl
 
 
 def write_report(path: Path, title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients | None = None) -> None:
+    """Records may be a stranger's: `numbers` makes numbers of them here, and everything else in the page is escaped."""
+    page = _page(title, {name: numbers.of_rounds(rounds, name) for name, rounds in runs.items()}, spec_text, clients or {})
     aside = path.with_name(f"{path.name}.aside")
+    aside.unlink(missing_ok=True)  # it may be a link to elsewhere
     try:
-        aside.write_text(_page(title, runs, spec_text, clients or {}), encoding="utf-8")
+        aside.write_text(page, encoding="utf-8", errors="backslashreplace")  # a path need not be Unicode
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _page(title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients) -> str:
+def _page(title: str, runs: dict[str, list[Numbers]], spec_text: str, clients: Clients) -> str:
     from plotly.offline import get_plotlyjs  # slow to import, and needed only here
 
     plotly, own = scripts = [get_plotlyjs(), (HERE / "page.js").read_text()]
     style = (HERE / "page.css").read_text()
     allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-    policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"  # which default-src does not cover
+    )
     charts = [chart for chart in CHARTS if any(_drawn(chart, rounds) for rounds in runs.values())]
     most = min(MOST, max(FEWEST, MOST_OF_ALL // max(len(runs), 1)))
     data = {
         "charts": charts,
         "runs": [{"name": name, **_columns(rounds, most)} for name, rounds in runs.items()],
-        "clients": [[_short(value) for value in clients.get(name, [])] for name in runs],
+        "clients": [_thinned(clients.get(name, []), max(1, MOST_CLIENTS // len(runs))) for name in runs],
     }
     figures = "".join(_figure(number, chart, runs) for number, chart in enumerate(charts)) or "No rounds yet."
     if any(clients.values()):
@@ -142,39 +151,37 @@ with quartiles.</figcaption><div class="chart" id="clients" role="img" aria-labe
 
 
 def last_clients(client_rounds: list[Record]) -> list[float]:
-    values: list[float] = client_rounds[-1]["local_accuracy"] if client_rounds else []
-    return [value for value in values if value is not None]
+    return numbers.of_clients(client_rounds[-1]) if client_rounds else []
 
 
-def _value(record: Record, column: str) -> float | None:
-    """`agents.clients_critic` is an entry of the table `agents`."""
-    table, _, name = column.rpartition(".")
-    value: float | None = (record.get(table) or {}).get(name) if table else record.get(name)
-    return value
-
-
-def _drawn(chart: dict[str, Any], rounds: list[Record]) -> bool:
+def _drawn(chart: dict[str, Any], rounds: list[Numbers]) -> bool:
     """A chart without a number is left out."""
-    return any(_value(record, line["column"]) is not None for line in chart["lines"] for record in rounds)
+    return any(record[line["column"]] is not None for line in chart["lines"] for record in rounds)
 
 
-def _columns(rounds: list[Record], most: int) -> dict[str, list[float | None]]:
+def _columns(rounds: list[Numbers], most: int) -> dict[str, list[float | None]]:
     """What the charts draw, five digits each; of a long run every so many rounds, and the last."""
     lines = [line for chart in CHARTS for line in chart["lines"]]
     kept = rounds[: -1 : max(1, ceil(len(rounds) / most))] + rounds[-1:]
     names = {"round", *(line["column"] for line in lines), *(line["band"] for line in lines if line["band"])}
-    return {name: [_short(_value(record, name)) for record in kept] for name in sorted(names)}
+    return {name: [_short(record[name]) for record in kept] for name in sorted(names)}
+
+
+def _thinned(values: list[float], most: int) -> list[float | None]:
+    """Of more clients than a page can draw, every so many in the order of their values: quartiles and ends stay."""
+    if len(values) > most:
+        ordered = sorted(values)
+        values = ordered[: -1 : ceil(len(values) / most)] + ordered[-1:]
+    return [_short(value) for value in values]
 
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def _figure(number: int, chart: dict[str, Any], runs: dict[str, list[Record]]) -> str:
+def _figure(number: int, chart: dict[str, Any], runs: dict[str, list[Numbers]]) -> str:
     ends = ((name, rounds[-1]) for name, rounds in runs.items() if rounds)
-    told = (
-        f"{name}, {line['label']}: {decimal(_value(last, line['column']))}" for name, last in ends for line in chart["lines"]
-    )
+    told = (f"{name}, {line['label']}: {decimal(last[line['column']])}" for name, last in ends for line in chart["lines"])
     label = escape(f"{chart['title']} by round; the arrow keys read the rounds. At the end: {'; '.join(told)}")
     return f"""<figure><h2>{chart["title"]}</h2><figcaption>{chart["about"]}</figcaption>
 <div class="chart" id="chart{number}" tabindex="0" role="application" aria-roledescription="chart" aria-label="{label}">
@@ -182,27 +189,31 @@ def _figure(number: int, chart: dict[str, Any], runs: dict[str, list[Record]]) -
 """
 
 
-def _facts(rounds: list[Record]) -> list[tuple[str, str, str]]:
-    last = rounds[-1] if rounds else {}
+def _facts(rounds: list[Numbers]) -> list[tuple[str, str, str]]:
+    last = rounds[-1] if rounds else dict.fromkeys(numbers.RANGES)
     seconds = sum(record["seconds"] or 0 for record in rounds)
     return [
-        ("Global accuracy", decimal(last.get("global_accuracy")), f"best {best(rounds, 'global_accuracy')}"),
-        ("Local accuracy", decimal(last.get("local_accuracy")), f"best {best(rounds, 'local_accuracy')}"),
-        ("Rounds", str(last.get("round", 0)), f"{last.get('participants', 0)} clients in each"),
+        ("Global accuracy", decimal(last["global_accuracy"]), f"best {best(rounds, 'global_accuracy')}"),
+        ("Local accuracy", decimal(last["local_accuracy"]), f"best {best(rounds, 'local_accuracy')}"),
+        ("Rounds", str(last["round"] or 0), f"{last['participants'] or 0} clients in each"),
         ("Time", duration(seconds), f"{seconds / max(len(rounds), 1):.3g} s per round"),
     ]
 
 
-def _cards(rounds: list[Record]) -> str:
-    cards = (f"<div><dt>{name}</dt><dd><b>{value}</b>{note}</dd></div>" for name, value, note in _facts(rounds))
+def _cards(rounds: list[Numbers]) -> str:
+    cards = (f"<div><dt>{name}</dt><dd>{_fact(value, note)}</dd></div>" for name, value, note in _facts(rounds))
     return f'<dl class="cards">{"".join(cards)}</dl>'
 
 
-def _table(runs: dict[str, list[Record]]) -> str:
+def _fact(value: str, note: str) -> str:
+    return f"<b>{escape(value)}</b>{escape(note)}"
+
+
+def _table(runs: dict[str, list[Numbers]]) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Run", *(fact[0] for fact in _facts([]))))
     rows = ""
     for name, rounds in runs.items():
-        cells = "".join(f"<td><b>{value}</b>{note}</td>" for _, value, note in _facts(rounds))
+        cells = "".join(f"<td>{_fact(value, note)}</td>" for _, value, note in _facts(rounds))
         rows += f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
     return f"""<div class="scroll" tabindex="0" role="region" aria-label="The runs in numbers">
 <table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"""

@@ -7,7 +7,7 @@ const plain = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");  // Plo
 const short = name => name.length > 48 ? name.slice(0, 20) + "…" + name.slice(-27) : name;
 const groups = [...new Set(runs.map(run => run.name.replace(/, seed \d+$/, "")))];  // seeds of a method go together
 runs.forEach(run => run.group = groups.indexOf(run.name.replace(/, seed \d+$/, "")));
-const longest = Math.max(...runs.map(run => run.round.length));
+const lastRound = runs.reduce((last, run) => run.round.reduce((a, b) => Math.max(a, b), last), 0);
 
 function traces(c, r, l) {
   const run = runs[r], {column, label, hue, style, band, right} = charts[c].lines[l];
@@ -47,7 +47,7 @@ function draw(c) {
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
     margin: {l: 8, r: 12, t: finger ? 12 : 26, b: 8}, showlegend: false, uirevision: "as the reader left it",
     xaxis: {...axis, title: {text: byRound ? "round" : "global accuracy", font: {size: 12}, standoff: 6},
-      unifiedhovertitle: {text: "round %{x}"}, dtick: byRound && longest < 8 ? 1 : undefined},  // no half rounds
+      unifiedhovertitle: {text: "round %{x}"}, dtick: byRound && lastRound < 8 ? 1 : undefined},  // no half rounds
     yaxis: {...axis, type: scale, autorangeoptions: bounds, tickformat: "~g", dtick: logarithmic(scale),
       title: byRound ? undefined : {text: "local accuracy", font: {size: 12}}},
     ...(right ? {yaxis2: {...axis, type: right, overlaying: "y", side: "right", showgrid: false, tickformat: "~g",
@@ -67,7 +67,7 @@ function drawClients() {  // each run's clients as a box and their dots
   const axis = {gridcolor: css("--edge"), linecolor: css("--edge"), zeroline: false, automargin: true};
   Plotly.react("clients", shown, {font: {family: "system-ui, sans-serif", size: 12, color: css("--dim")},
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"), margin: {l: 8, r: 12, t: 12, b: 8}, showlegend: false,
-    xaxis: {...axis, showticklabels: shown.length < 9}, yaxis: {...axis, tickformat: "~g"}, dragmode: false},
+    xaxis: {...axis, type: "category", showticklabels: shown.length < 9}, yaxis: {...axis, tickformat: "~g"}, dragmode: false},
     {responsive: true, displayModeBar: false});
 }
 

@@ -10,8 +10,12 @@ from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.table import Table
 
+from pagefl.core.errors import printable
 from pagefl.experiments.sweep import Progress as Sweep
 from pagefl.runtime.record import Record
+
+from . import numbers
+from .numbers import Numbers
 
 BAR_SECONDS, LINE_SECONDS = 1 / 8, 5.0  # between two looks at the run, on a terminal and elsewhere
 SWEEP_LINE_SECONDS = 30.0
@@ -23,7 +27,7 @@ class Progress:
 
     def __init__(self, title: str, rounds: int, start: int = 0) -> None:
         self.title, self.rounds, self.start = title, rounds, start
-        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.bar = _bar(self.console) if sys.stderr.isatty() and self.console.is_interactive else None
         self.looks: deque[tuple[float, int]] = deque(maxlen=LOOKS)
         self.unseen: Record | None = None
@@ -52,6 +56,7 @@ class Progress:
         self._show(record, now)
 
     def say(self, message: str) -> None:
+        message = printable(message)  # it may quote a node, or a name in a stranger's run directory
         if self.bar:
             self.console.print(message)  # rich puts it above the bar
         else:
@@ -102,26 +107,30 @@ def summary(run_rounds: list[Record], console: Console) -> None:
     if not run_rounds:
         console.print("no rounds yet")
         return
-    last = run_rounds[-1]
-    seconds = sum(record["seconds"] or 0 for record in run_rounds)
+    rounds = numbers.of_rounds(run_rounds, "the run")
+    last = rounds[-1]
+    seconds = sum(record["seconds"] or 0 for record in rounds)
     table = Table("", f"round {last['round']}", "best", box=box.SIMPLE_HEAD, header_style="bold")
     for label, metric in (("global accuracy", "global_accuracy"), ("local accuracy", "local_accuracy")):
-        table.add_row(label, decimal(last[metric]), best(run_rounds, metric))
+        table.add_row(label, decimal(last[metric]), best(rounds, metric))
     table.add_row("  before training", decimal(last["local_accuracy_before"]))
     table.add_row("  worst tenth", decimal(last["local_worst10"]))
     table.add_row("  std over clients", decimal(last["local_std"]))
-    table.add_row("time", duration(seconds), f"{seconds / len(run_rounds):.3g} s per round")
+    table.add_row("time", duration(seconds), f"{seconds / len(rounds):.3g} s per round")
     console.print(table)
 
 
-def best(rounds: list[Record], metric: str) -> str:
+def best(rounds: list[Numbers], metric: str) -> str:
     """The highest value, and the first round that reached it."""
-    top = max((record for record in rounds if record[metric] is not None), key=lambda record: record[metric], default=None)
-    return f"{decimal(top[metric])} in round {top['round']}" if top else "–"
+    known = [(value, record["round"]) for record in rounds if (value := record[metric]) is not None]
+    value, round = max(known, key=lambda found: found[0], default=(None, None))
+    return "–" if value is None else f"{decimal(value)} in round {round}"
 
 
 def decimal(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
@@ -135,7 +144,7 @@ class SweepProgress:
     """Of many runs: a bar over all rounds on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.bar = _bar(self.console) if sys.stderr.isatty() and self.console.is_interactive else None
         self.began, self.already, self.told = monotonic(), -1, -1e9
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from pagefl.core.errors import UserError
+
 NAME, PREVIOUS = "checkpoint", "checkpoint.previous"
 
 
-class Damaged(Exception):
+class Damaged(UserError):
     """A file that is not what was written."""
 
 
@@ -27,7 +30,12 @@ def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
     same = {name: first[place] for name, place in places.items() if first[place] != name}  # one tensor under two names
     tensors = {name: tensor for name, tensor in tensors.items() if name not in same}
     text = json.dumps({"facts": facts, "same": same})
-    save_file(tensors, aside, metadata={"facts": text, "digest": _digest(tensors, text)})
+    own = {"facts": text, "facts_digest": digest({}, text), "digest": digest(tensors, text)}
+    try:
+        save_file(tensors, aside, metadata=own)
+    except SafetensorError as error:  # its own word for a full disk
+        aside.unlink(missing_ok=True)
+        raise UserError(f"{current}: it cannot be written ({error}); nothing already written is lost") from error
     with aside.open("rb") as file:
         os.fsync(file.fileno())
     if current.exists():
@@ -39,23 +47,41 @@ def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise Damaged(f"{path.name} cannot be read ({error})") from error
+    tensors, metadata = _open(path, with_tensors=True)
     text = metadata.get("facts", "")
-    if metadata.get("digest") != _digest(tensors, text):
-        raise Damaged(f"{path.name} is not as it was written (its checksum differs)")
+    if metadata.get("digest") != digest(tensors, text):
+        raise Damaged(f"{path} is damaged: its checksum differs")
     known = json.loads(text)
     return {**tensors, **{name: tensors[other] for name, other in known["same"].items()}}, known["facts"]
 
 
-def _digest(tensors: dict[str, Tensor], facts: str) -> str:
-    digest = sha256(facts.encode())
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts alone, which have a checksum of their own: quick, however large the tensors are."""
+    _, metadata = _open(path, with_tensors=False)
+    if "facts_digest" not in metadata:  # version 0.1.0 has one checksum for all
+        return read(path)[1]
+    text = metadata.get("facts", "")
+    if metadata["facts_digest"] != digest({}, text):
+        raise Damaged(f"{path} is damaged: the checksum of its facts differs")
+    facts: dict[str, Any] = json.loads(text)["facts"]
+    return facts
+
+
+def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    found = sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        digest.update(repr((name, str(tensor.dtype), list(tensor.shape))).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        found.update(repr((name, str(tensor.dtype), list(tensor.shape))).encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _open(path: Path, *, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if not path.is_file():
+        raise Damaged(f"{path} is missing")
+    try:
+        with safe_open(path, framework="pt") as file:
+            wanted = list(file.keys()) if with_tensors else []
+            return {name: file.get_tensor(name) for name in wanted}, file.metadata() or {}
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        raise Damaged(f"{path} is damaged: it cannot be read ({' '.join(str(error).split())})") from error

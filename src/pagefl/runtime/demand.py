@@ -1,22 +1,30 @@
 """Demand: which side's rewards count how much, as the spec schedules it and as `pagefl bias` tips a running run."""
 
 import json
-import os
+import operator
+from collections.abc import Callable
 from pathlib import Path
 
 from pagefl.core.errors import UserError
 from pagefl.game.rewards import DemandRatio
 
+from . import vouched
+from .directory import write_whole
+
 REQUEST, TAKEN = "bias.request", "bias.jsonl"
+MOST = 100  # characters of a ratio
 
 
 class Demand:
-    def __init__(self, schedule: list[tuple[int, DemandRatio]], directory: Path | None) -> None:
-        self.shifts, self.directory = list(schedule), directory
-        if directory is not None and (directory / TAKEN).exists():
-            lines = (directory / TAKEN).read_bytes().splitlines(keepends=True)
-            taken = [json.loads(line) for line in lines if line.endswith(b"\n")]
-            self.shifts += [(entry["round"], DemandRatio.parse(entry["bias"])) for entry in taken]
+    def __init__(
+        self, schedule: list[tuple[int, DemandRatio]], directory: Path | None, say: Callable[[str], None] = lambda message: None
+    ) -> None:
+        self.shifts, self.directory, self.say = list(schedule), directory, say
+        self.taken = b""  # the file's whole lines
+        if directory is not None and (directory / TAKEN).is_file():
+            content = (directory / TAKEN).read_bytes()
+            self.taken = content[: content.rfind(b"\n") + 1]
+            self.shifts += [_shift(directory / TAKEN, number, line) for number, line in enumerate(self.taken.splitlines(), 1)]
 
     def at(self, round: int) -> DemandRatio:
         """A request is written down before it is played, so that a resume plays it in the same round."""
@@ -30,14 +38,23 @@ class Demand:
                 current = bias
         return current
 
+    def vouched(self) -> dict[str, vouched.Claim]:
+        """What a checkpoint may vouch for."""
+        return {TAKEN: vouched.claim_of(self.taken)} if self.taken else {}
+
     def _take_request(self, round: int) -> None:
         if self.directory is None or not (request := self.directory / REQUEST).exists():
             return
-        bias = DemandRatio.parse(request.read_text())
-        with (self.directory / TAKEN).open("a") as file:
-            file.write(json.dumps({"round": round, "bias": str(bias)}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            if not request.is_file():
+                raise ValueError("it is not a file")
+            bias = DemandRatio.parse(request.read_bytes()[:MOST].decode())
+        except ValueError as error:
+            refused = request.replace(self.directory / f"{REQUEST}.refused")
+            self.say(f"a request for another balance of demand is refused, and put aside as {refused}: {error}")
+            return
+        self.taken += json.dumps({"round": round, "bias": str(bias)}).encode() + b"\n"
+        write_whole(self.directory / TAKEN, self.taken.decode())
         self.shifts.append((round, bias))
         request.unlink()
 
@@ -48,7 +65,13 @@ def tip(directory: Path, ratio: str) -> DemandRatio:
         bias = DemandRatio.parse(ratio)
     except ValueError as error:
         raise UserError(f"bias: {error}") from None
-    aside = directory / f"{REQUEST}.aside"
-    aside.write_text(str(bias))
-    aside.replace(directory / REQUEST)
+    write_whole(directory / REQUEST, str(bias))
     return bias
+
+
+def _shift(path: Path, number: int, line: bytes) -> tuple[int, DemandRatio]:
+    try:
+        entry = json.loads(line)
+        return operator.index(entry["round"]), DemandRatio.parse(entry["bias"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{path}: line {number} is not a shift of demand; {vouched.way_out(path.parent)}") from None

@@ -1,15 +1,22 @@
 """A run directory: one run's alone, locked while it is written."""
 
 import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from pagefl.core.errors import UserError
 
-from . import checkpoint
+from . import checkpoint, record, vouched
 
-SPEC, STAGES = "spec.toml", "stages"
+SPEC, STAGES, LOCK, OLD = "spec.toml", "stages", ".lock", "old-"
+Say = Callable[[str], None]
 
 
 def stages_of(path: Path) -> list[Path]:
@@ -19,10 +26,21 @@ def stages_of(path: Path) -> list[Path]:
     return [*kept, *([last] if last.exists() else [])]
 
 
+def last_facts(path: Path) -> dict[str, Any] | None:
+    """Of the newest checkpoint whose facts can be read."""
+    for name in (checkpoint.NAME, checkpoint.PREVIOUS):
+        with suppress(checkpoint.Damaged):
+            return checkpoint.read_facts(path / name)
+    return None
+
+
 def write_whole(path: Path, text: str) -> None:
     """Whole, or not at all."""
     aside = path.with_name(f"{path.name}.aside")
-    aside.write_text(text)
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     aside.replace(path)
 
 
@@ -30,27 +48,38 @@ class InUse(UserError):
     """Another process is running it."""
 
 
+class Found(NamedTuple):
+    """What a run goes on from."""
+
+    name: str  # of the checkpoint's file
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+    held: dict[str, bytes]  # of each file, what the checkpoint vouches for
+
+
 class RunDirectory:
-    def __init__(self, path: Path, spec_text: str = "", *, fresh: bool = False) -> None:
-        """`fresh`: for a new run, so it must be empty. Nothing is written before `open`."""
-        self.path, self.spec_text, self.fresh = path, spec_text, fresh
+    def __init__(self, path: Path, spec_text: str = "", *, fresh: bool = False, restart: bool = False) -> None:
+        """`fresh`: for a new run, so it must be empty. `restart`: what is there is put aside. Nothing is written before
+        `open`."""
+        self.path, self.spec_text, self.fresh, self.restart = path, spec_text, fresh, restart
         if fresh:
             self._check_free()
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Lock it for this process, and write the complete spec down."""
+    def open(self, say: Say) -> Iterator[None]:
+        """Lock it for this process."""
         with self.alone():
             if self.fresh:
                 self._check_free()
-            write_whole(self.path / SPEC, self.spec_text)
+            if self.restart:
+                self._put_aside(say)
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Locked for this process."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as held:
+        with (self.path / LOCK).open("w") as held:
             # lockf, not flock: a lock of this process alone, which its workers do not inherit and a kill releases.
             try:
                 fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,27 +87,67 @@ class RunDirectory:
                 raise InUse(f"{self.path} is in use by another run; wait for it, or choose another directory") from None
             yield
 
+    def last(self, say: Say) -> Found | None:
+        """The newest whole checkpoint, if all that it vouches for is there; None for a run that has not begun.
+
+        Where something is damaged, and going on would lose it, this refuses, and every byte stays.
+        """
+        if not record.has_begun(self.path):
+            return None
+        name, (tensors, facts) = self._newest_whole(say)
+        found = Found(name, tensors, facts, vouched.held(self.path, facts))
+        for name, content in found.held.items() if facts.get("over") else ():
+            if (self.path / name).exists() and (self.path / name).stat().st_size > len(content):
+                raise UserError(
+                    f"{self.path / name} is longer than when the run finished; cut it to {len(content)} bytes, "
+                    f"or start over with `pagefl resume {self.path} --restart`"
+                )
+        return found
+
+    def go_on(self, found: Found | None, rounds: int) -> None:
+        """All is right: a damaged checkpoint makes room, and the spec is written where it is new or its rounds are."""
+        current = self.path / checkpoint.NAME
+        if found and found.name != checkpoint.NAME and current.exists():
+            current.replace(self.path / f"{checkpoint.NAME}.damaged")
+        if self.spec().get("rounds") != rounds:
+            write_whole(self.path / SPEC, self.spec_text)
+
+    def spec(self) -> dict[str, Any]:
+        """As it is on disk."""
+        path = self.path / SPEC
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise UserError(f"{path} is not valid TOML ({error}); restore it") from None
+
+    def _newest_whole(self, say: Say) -> tuple[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+        try:
+            return checkpoint.NAME, checkpoint.read(self.path / checkpoint.NAME)
+        except checkpoint.Damaged as damage:
+            newest = damage
+        try:
+            found = checkpoint.read(self.path / checkpoint.PREVIOUS)
+        except checkpoint.Damaged as damage:
+            raise UserError(f"{newest}, and {damage}; {vouched.way_out(self.path)}") from None
+        say(f"{newest}; using the one before it, of round {found[1]['round']}")
+        return checkpoint.PREVIOUS, found
+
+    def _put_aside(self, say: Say) -> None:
+        """Into a folder of its own, with a copy of the spec, so that it can still be looked at."""
+        left = [entry for entry in self.path.iterdir() if entry.name not in (SPEC, LOCK) and not entry.name.startswith(OLD)]
+        if not left:
+            return
+        aside = next(path for number in range(1, 10**6) if not (path := self.path / f"{OLD}{number}").exists())
+        aside.mkdir()
+        for entry in left:
+            entry.rename(aside / entry.name)
+        shutil.copy2(self.path / SPEC, aside / SPEC)
+        say(f"starting over from round 1; what was there is now in {aside}")
+
     def _check_free(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"out = {self.path}: this is a file; valid is a new or an empty directory")
-        if self.path.exists() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+        if self.path.exists() and any(entry.name != LOCK for entry in self.path.iterdir()):
             raise UserError(
                 f"out = {self.path}: the directory is not empty; choose another, or `pagefl resume {self.path}` if it is a run"
             )
-
-    def checkpoint(self) -> tuple[tuple[dict, dict] | None, list[str]]:  # type: ignore[type-arg]
-        """The newest whole checkpoint, and what has to be said about the others."""
-        said: list[str] = []
-        for name in (checkpoint.NAME, checkpoint.PREVIOUS):
-            path = self.path / name
-            if not path.exists():
-                continue
-            try:
-                tensors, facts = checkpoint.read(path)
-                for file, size in facts["sizes"].items():
-                    if not (self.path / file).is_file() or (self.path / file).stat().st_size < size:
-                        raise checkpoint.Damaged(f"{file} is shorter than {name} says")
-                return (tensors, facts), said
-            except checkpoint.Damaged as damage:
-                said.append(f"{damage}; using the one before it" if name == checkpoint.NAME else str(damage))
-        return None, said

@@ -9,9 +9,9 @@ from torch import Tensor
 from pagefl.core import rng
 from pagefl.core.algorithm import Algorithm, State
 from pagefl.core.clients import ClientHalf
-from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData, Examples, ServerData
 from pagefl.core.layout import Layout
+from pagefl.core.memory import needs
 from pagefl.core.server import ServerHalf
 from pagefl.core.storage import Allocate
 from pagefl.core.training import linear
@@ -24,6 +24,7 @@ from . import paths
 from .settings import Settings
 from .task import Task
 
+ROWS_AT_WORK = 6  # at least: two rows, their gradients, the module and a copy of it
 Say = Callable[[str], None]
 
 
@@ -40,13 +41,12 @@ class Start(NamedTuple):
 def start(task: Task, algorithm: Algorithm, settings: Settings, examples: Examples, say: Say = lambda line: None) -> Start:
     """`examples`: some that this process holds. They tell how the model is best trained."""
     module = task.fresh_module(settings.seed)
+    width = sum(parameter.nbytes for parameter in module.parameters())
+    needs(ROWS_AT_WORK * width, "the weights, gradients and copies of one model", "use a smaller model")
     x = examples.x[: settings.batch_size]
-    try:
-        with rng.torch_stream(settings.seed, "measuring"):
-            x = x.to(Layout(module).dtype) if x.is_floating_point() else x
-            model = paths.build(module, x, settings.path, settings.device)
-    except RuntimeError as error:  # torch's own words about a device it does not have
-        raise UserError(f"device = {settings.device}: {error}; valid is cpu, or a device that torch can use here") from error
+    x = x.to(Layout(module).dtype) if x.is_floating_point() else x
+    with rng.torch_stream(settings.seed, "measuring"):
+        model = paths.build(module, x, settings.path, settings.device)
     if not linear.compiled():
         say("compiling the kernels (once; kept in numba's cache) …")
     training = Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip)

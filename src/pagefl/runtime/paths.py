@@ -10,12 +10,25 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from pagefl.core.errors import UserError
+from pagefl.core.errors import UserError, shortened, shown
 from pagefl.core.training.descent import Batch
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import Model, RowModel, StackedModel, check_trainable
 
 PATHS: dict[str, type[Model]] = {kind.path: kind for kind in (LinearModel, StackedModel, RowModel)}
+
+
+def check_device(device: str) -> None:
+    """Whether a number can be put there and read again; torch has many ways to say no."""
+    wanted = "expected cpu, or a device that torch can use here"
+    try:
+        if torch.device(device).type == "cpu" and device != "cpu":
+            raise UserError(f"device = {shown(device)}: there is one CPU; {wanted}")
+        torch.ones(1, device=device).item()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"device = {shown(device)}: {shortened(str(error).split(chr(10))[0], 120)}; {wanted}") from None
 
 
 def build(module: nn.Module, x: Tensor, path: str, device: str) -> Model:

@@ -3,32 +3,38 @@
 import json
 import math
 import os
+from collections.abc import Mapping
+from hashlib import sha256
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pagefl.core.errors import UserError
+
+from . import checkpoint, vouched
+
 Record = dict[str, Any]
-ROUNDS, CLIENTS = "rounds.jsonl", "clients.jsonl"
+ROUNDS, CLIENTS = FILES = "rounds.jsonl", "clients.jsonl"
 
 
 class Records:
-    """Appends to the run directory, where there is one. A torn last line is cut off by the next resume."""
+    """Appends to the run directory, where there is one."""
 
-    def __init__(self, directory: Path | None, sizes: dict[str, int] | None = None) -> None:
-        """`sizes`: how much of each file a checkpoint vouches for; the rest is to be written anew."""
-        self.rounds: list[Record] = []
-        self.clients: list[Record] = []
+    def __init__(self, directory: Path | None, held: Mapping[str, bytes] | None = None) -> None:
+        """`held`: what a checkpoint vouches for; the rest of the files is cut off, and written again to the same bits."""
+        before = {name: (held or {}).get(name, b"") for name in FILES}
+        self.rounds, self.clients = (parsed(Path(name), content) for name, content in before.items())
         self.files: dict[str, BufferedWriter] = {}
+        self.digests = {name: sha256(content) for name, content in before.items()}
         if directory is None:
             return
-        for name in (ROUNDS, CLIENTS):
+        for name, content in before.items():
             path = directory / name
             path.touch()
-            os.truncate(path, (sizes or {}).get(name, 0))
+            os.truncate(path, len(content))
             self.files[name] = path.open("ab")
-        self.rounds, self.clients = read(directory)
 
     def write(self, record: Record, clients: Record | None) -> None:
         for name, held, entry in ((ROUNDS, self.rounds, record), (CLIENTS, self.clients, clients)):
@@ -36,14 +42,16 @@ class Records:
                 continue
             held.append(entry)
             if file := self.files.get(name):
-                file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
+                line = json.dumps(entry, allow_nan=False).encode() + b"\n"
+                file.write(line)
                 file.flush()
+                self.digests[name].update(line)
 
-    def sync(self) -> dict[str, int]:
-        """To the disk itself; how long each file now is."""
+    def sync(self) -> dict[str, vouched.Claim]:
+        """To the disk itself; what a checkpoint may now vouch for."""
         for file in self.files.values():
             os.fsync(file.fileno())
-        return {name: file.tell() for name, file in self.files.items()}
+        return {name: {"size": file.tell(), "sha256": self.digests[name].hexdigest()} for name, file in self.files.items()}
 
     def close(self) -> None:
         for file in self.files.values():
@@ -51,14 +59,44 @@ class Records:
 
 
 def read(directory: Path) -> tuple[list[Record], list[Record]]:
-    """Whole lines only: a run may be writing at this moment."""
+    """A run's records, as far as its last checkpoint vouches for them; the run may be writing more at this moment."""
+    return vouched_by(newest_facts(directory), directory)
 
-    def lines(path: Path) -> list[Record]:
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
-    return lines(directory / ROUNDS), lines(directory / CLIENTS)
+def vouched_by(facts: Mapping[str, Any] | None, directory: Path) -> tuple[list[Record], list[Record]]:
+    held = vouched.held(directory, facts) if facts else {}
+    rounds, clients = (parsed(directory / name, held.get(name, b"")) for name in FILES)
+    return rounds, clients
+
+
+def newest_facts(directory: Path) -> dict[str, Any] | None:
+    """Of the last checkpoint; None where a run has not begun."""
+    if not has_begun(directory):
+        return None
+    try:
+        return checkpoint.read_facts(directory / checkpoint.NAME)
+    except checkpoint.Damaged as damage:
+        raise UserError(f"{damage}; `pagefl resume {directory}` goes on from the one before it, if that is whole") from None
+
+
+def has_begun(directory: Path) -> bool:
+    """A run writes a checkpoint before its first record, so records alone are the rest of a run."""
+    if any((directory / name).exists() for name in (checkpoint.NAME, checkpoint.PREVIOUS)):
+        return True
+    return any(path.exists() and not (path.is_file() and not path.stat().st_size) for path in map(directory.joinpath, FILES))
+
+
+def parsed(path: Path, content: bytes) -> list[Record]:
+    found = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict) or not isinstance(entry.get("round"), int):
+            raise UserError(f"{path}: line {number} is not a round's record; {vouched.way_out(path.parent)}")
+        found.append(entry)
+    return found
 
 
 def finite(value: float) -> float | None:

@@ -56,7 +56,7 @@ class Rounds:
         return {**self.game.state(), **watch}
 
     def facts(self) -> dict[str, Any]:
-        return {"round": self.round, "payoffs": self.payoffs, "equilibrium": self.equilibrium}
+        return {"round": self.round, "payoffs": self.payoffs, "equilibrium": self.equilibrium, "over": self.over}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         own = {name: value.shape for name, value in self.state().items() if ".replay." not in name}

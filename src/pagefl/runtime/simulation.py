@@ -1,7 +1,7 @@
 """Simulation: both halves of a federation in one process, with workers that share their rows."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,14 @@ from torch import Tensor
 from pagefl.core import clients, server
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.clients import ClientHalf
-from pagefl.core.examples import Splits
+from pagefl.core.examples import Examples, Splits
 from pagefl.core.server import ServerHalf
+from pagefl.core.training import batches
 from pagefl.game.follower import Follower
 from pagefl.game.leaders import Leaders
 from pagefl.game.protocol import Players
 
-from . import halves
+from . import halves, paths
 from .halves import Say
 from .settings import Settings
 from .task import Task
@@ -43,13 +44,21 @@ class Simulation:
     def work(self, job: clients.Job | server.Job) -> object:
         return self.clients.work(job) if isinstance(job, clients.Job) else self.server.work(job)
 
+    def keep(self, job: clients.Job | server.Job) -> Callable[[], None]:
+        return self.clients.keep(job) if isinstance(job, clients.Job) else lambda: None
+
+    @property
+    def data(self) -> dict[str, Examples]:
+        """By role."""
+        return {**self.clients.data, **self.server.data}
+
     @contextmanager
-    def with_workers(self) -> Iterator[None]:
+    def with_workers(self, say: Say = lambda line: None) -> Iterator[None]:
         count = worker_count(self.settings)
         if count == 1:
             yield
             return
-        workers = Workers(count, self.work)
+        workers = Workers(count, self.work, self.keep, say)
         self.clients.run_jobs = self.server.run_jobs = workers.run
         try:
             yield
@@ -65,14 +74,19 @@ def simulate(
     folder: Path | None = None,
 ) -> Simulation:
     """`folder`: for rows that do not fit into memory."""
+    paths.check_device(settings.device)
     data = split(task, settings)
     begin = halves.start(task, algorithm, settings, data.train, say)
     shared = SharedRows(folder)
+    if settings.device == "cpu":
+        shared.check(begin.row.nbytes * len(data.train))
     allocate = shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device)
     client_half = halves.client_half(begin, data.of_clients, allocate=allocate)
     server_half = halves.server_half(
         begin, data.of_server, client_half.size, uploads=client_half.storage.uploads, allocate=allocate
     )
+    largest = int(data.train.sizes.max())
+    batches.check_room(min(client_half.chunk, client_half.size), largest, settings.epochs, settings.batch_size)
     if shared.in_file:
         say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
     return Simulation(server_half, client_half, settings)

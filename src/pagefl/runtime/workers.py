@@ -4,25 +4,43 @@ import ctypes
 import mmap
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import prod
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pagefl.core.errors import UserError
+from pagefl.core.memory import available as available_memory
+from pagefl.core.memory import readable
 
 CAN_FORK = sys.platform.startswith("linux")  # elsewhere a forked torch is not safe
+PutBack = Callable[[], None]
+Say = Callable[[str], None]
+MOST_DEATHS = 3  # of one piece of work
 
 
-class Lost(Exception):
-    """A worker process died."""
+@contextmanager
+def memory_errors_named() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's words
+            raise
+        raise UserError(
+            "there is not enough memory; nothing already written is lost, and `pagefl resume` goes on, "
+            "best with fewer `workers` in spec.toml or with more memory"
+        ) from error
 
 
 class SharedRows:
@@ -35,6 +53,16 @@ class SharedRows:
         self.folder, self.room = folder, available_memory() // 2
         self.in_file = 0
 
+    def check(self, size: int) -> None:
+        """Refuse what fits neither into memory nor onto the disk."""
+        place = self.folder or gettempdir()
+        free = shutil.disk_usage(place).free
+        if size > max(self.room, free):
+            raise UserError(
+                f"the clients' models need {readable(size)}: memory has room for {readable(self.room)} of them, and the disk "
+                f"of {place} for {readable(free)}; use fewer clients or a smaller model"
+            )
+
     def __call__(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         size = prod(shape) * dtype.itemsize
         if not size:
@@ -43,6 +71,7 @@ class SharedRows:
             self.room -= size
             memory = mmap.mmap(-1, size)
         else:
+            self.check(size)
             self.in_file += size
             with TemporaryFile(dir=self.folder) as file:
                 file.truncate(size)
@@ -50,21 +79,6 @@ class SharedRows:
                     os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now, not in the middle of a round
                 memory = mmap.mmap(file.fileno(), size)
         return torch.frombuffer(memory, dtype=dtype).view(*shape)
-
-
-def available_memory() -> int:
-    """In bytes: the machine's, or this container's if that is less."""
-    try:
-        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        available = int(facts["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):  # not Linux
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    group = Path("/sys/fs/cgroup")
-    try:
-        most, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):  # no group, or "max"
-        return available
-    return min(available, most - used)
 
 
 def one_thread() -> None:
@@ -83,51 +97,73 @@ def keep_memory() -> None:
 
 
 class Workers:
-    """`run(jobs)` does every job once, somewhere, and answers in the order of the jobs."""
+    """`run(jobs)` does every job, somewhere, and answers in the order of the jobs. Where a worker dies, another does its job
+    again, from what the job began with."""
 
-    def __init__(self, count: int, work: Callable[[Any], object]) -> None:
-        context = multiprocessing.get_context("fork")
-        self.pipes: list[Connection] = []
-        self.processes = []
+    def __init__(self, count: int, work: Callable[[Any], object], keep: Callable[[Any], PutBack], say: Say) -> None:
+        """`keep(job)`: keeps what a job reads and overwrites, and returns what puts it back."""
+        self.work, self.keep, self.say = work, keep, say
+        self.processes: dict[Connection, BaseProcess] = {}
         for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, [*self.pipes, ours], work, os.getpid()), daemon=True)
-            process.start()
-            theirs.close()
-            self.pipes.append(ours)
-            self.processes.append(process)
+            self._start()
 
     def run(self, jobs: Sequence[Any]) -> list[Any]:
         answers: list[Any] = [None] * len(jobs)
-        waiting = iter(enumerate(jobs))
-        busy: dict[Connection, int] = {}
+        waiting, deaths = deque(range(len(jobs))), [0] * len(jobs)
+        busy: dict[Connection, tuple[int, PutBack]] = {}
 
         def hand_out(pipe: Connection) -> None:
-            if (item := next(waiting, None)) is not None:
-                busy[pipe] = item[0]
-                pipe.send(item[1])
+            if not waiting:
+                return
+            number = waiting.popleft()
+            busy[pipe] = number, self.keep(jobs[number])
+            with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, as its answer will tell
+                pipe.send(jobs[number])
 
-        for pipe in self.pipes:
+        for pipe in list(self.processes):
             hand_out(pipe)
         while busy:
             for ready in wait(list(busy)):
                 pipe = cast(Connection, ready)
+                number, put_back = busy.pop(pipe)
                 try:
-                    good, answer = pipe.recv()
-                except EOFError:
-                    raise Lost(
-                        "a worker process died (out of memory?); resume the run, with fewer workers if it happens again"
-                    ) from None
+                    good, answers[number] = pipe.recv()
+                except (EOFError, OSError):
+                    deaths[number] += 1
+                    pipe = self._replace(pipe, deaths[number])
+                    put_back()
+                    waiting.appendleft(number)
+                    good = True
                 if not good:
-                    raise answer
-                answers[busy.pop(pipe)] = answer
+                    raise answers[number]
                 hand_out(pipe)
         return answers
 
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, [*self.processes, ours], self.work, os.getpid()), daemon=True)
+        process.start()
+        theirs.close()
+        self.processes[ours] = process
+        return ours
+
+    def _replace(self, pipe: Connection, deaths: int) -> Connection:
+        process = self.processes.pop(pipe)
+        pipe.close()
+        process.join()  # from here on it writes nothing
+        if deaths == MOST_DEATHS:
+            raise UserError(
+                f"{deaths} worker processes died of the same piece of work (out of memory?); nothing already written is lost, "
+                "and `pagefl resume` goes on, best with fewer `workers` in spec.toml"
+            )
+        self.say("a worker process died; another one does its piece of work again")
+        return self._start()
+
     def close(self) -> None:
-        for pipe in self.pipes:
+        for pipe in self.processes:
             pipe.close()
-        for process in self.processes:
+        for process in self.processes.values():
             process.join(timeout=1)
             if process.is_alive():
                 process.kill()
@@ -147,7 +183,9 @@ def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], obj
                 continue
             job = pipe.recv()
             try:
-                pipe.send((True, work(job)))
+                with memory_errors_named():
+                    answer = work(job)
+                pipe.send((True, answer))
             except UserError as error:
                 pipe.send((False, error))
             except Exception as error:  # a bug: say what and where, in the parent

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from pagefl.core.memory import needs
 from pagefl.core.rng import splitmix
 
 Integers = npt.NDArray[np.int64]
@@ -20,12 +21,21 @@ class Batches(NamedTuple):
 def draw(keys: npt.NDArray[np.uint64], sizes: Integers, epochs: Integers, batch_size: int) -> Batches:
     """Client i's batches depend on keys[i], its size and its epochs alone, never on who trains beside it."""
     batch_size = min(batch_size, int(sizes.max()))
+    check_room(len(sizes), int(sizes.max()), int(epochs.max()), batch_size)
     steps = epochs * -(-sizes // batch_size)
     longest = int(steps.max())
     positions = np.zeros((len(sizes), longest, batch_size), np.int32)
     counts = np.zeros((len(sizes), longest), np.int32)
     shuffle(keys, sizes, epochs, positions, counts)
     return Batches(positions, counts, steps)
+
+
+def check_room(clients: int, size: int, epochs: int, batch_size: int) -> None:
+    """Of clients that are trained together, with as many examples."""
+    batch_size = min(batch_size, size)
+    steps = epochs * -(-size // batch_size)
+    who = f"epochs = {epochs}: {steps} batches for each of {clients} clients"
+    needs(4 * clients * steps * (batch_size + 1), who, "use fewer epochs")
 
 
 @njit(cache=True)

@@ -34,7 +34,7 @@ class LinearModel(Model):
         shapes = [p.shape for p in module.parameters() if p.requires_grad]
         if device != "cpu" or x.dim() < 2 or len(shapes) != 2 or len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
             return False
-        weight, bias = module.parameters()
+        weight, bias = (p for p in module.parameters() if p.requires_grad)
         flat = x.flatten(1)
         if weight.dtype != torch.float32 or flat.dtype != torch.float32 or flat.shape[1] != weight.shape[1]:
             return False

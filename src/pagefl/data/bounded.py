@@ -1,0 +1,16 @@
+"""A stranger's file is read no further than the original is long: what unpacks to more is a bomb."""
+
+from typing import Protocol
+
+from pagefl.core.errors import UserError
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read(file: Readable, most: int, name: str) -> bytes:
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{name} is larger than {most / 1e6:.0f} MB, which the original is not; get it again")
+    return content
