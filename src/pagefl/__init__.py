@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from .core.errors import UserError as UserError
     from .data.federated import FederatedData as FederatedData
     from .experiments.spec import RunSpec as RunSpec
+    from .game.protocol import ClientPolicy as ClientPolicy
+    from .game.protocol import Moves as Moves
+    from .game.protocol import Players as Players
+    from .game.protocol import ServerPolicy as ServerPolicy
     from .runtime.task import Task as Task
 
 __version__ = version("pagefl")
@@ -29,6 +33,10 @@ _HOMES = {
     "compare": ".comparing",
     "sweep": ".comparing",
     "Algorithm": ".core.algorithm",
+    "Players": ".game.protocol",
+    "ClientPolicy": ".game.protocol",
+    "ServerPolicy": ".game.protocol",
+    "Moves": ".game.protocol",
     "Local": ".core.algorithm",
     "UserError": ".core.errors",
     "FederatedData": ".data.federated",

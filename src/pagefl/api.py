@@ -3,17 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
+from pagefl.experiments import own_code
 from pagefl.experiments import spec as specs
 from pagefl.experiments import verify as certificates
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.certificate import Trial
 from pagefl.game.players import PLAYERS
+from pagefl.game.protocol import Players
 from pagefl.game.rewards import DemandRatio
 from pagefl.report import html
 from pagefl.report.html import last_clients
@@ -24,7 +26,15 @@ from pagefl.runtime.run import Observe, Run, play
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 from pagefl.runtime.task import Task
 
-Own = TypeVar("Own")
+Kind = TypeVar("Kind")
+
+
+class Own(NamedTuple):
+    """The user's own objects, where they are not named."""
+
+    task: Task | None = None
+    algorithm: Algorithm | None = None
+    players: Players | None = None
 
 
 def run(
@@ -32,6 +42,7 @@ def run(
     *,
     task: str | dict[str, Any] | Task | None = None,
     algorithm: str | dict[str, Any] | Algorithm | None = None,
+    players: str | dict[str, Any] | Players | None = None,
     out: str | Path | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
@@ -39,16 +50,16 @@ def run(
 ) -> Run:
     """Run a spec file, a RunSpec, or settings given here; write to the directory `out`, or nowhere.
 
-    `task` and `algorithm`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own object. `clients=50` is short
-    for the task's own setting. `observe` is called with every round's record, `say` with messages. See `RunSpec` for all
-    settings.
+    `task`, `algorithm` and `players`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own object. Algorithms
+    and players may also be named as "module:Class". `clients=50` is short for the task's own setting. `observe` is called
+    with every round's record, `say` with messages. See `RunSpec` for all settings.
     """
-    own_task, own_algorithm = _own("task", task, Task), _own("algorithm", algorithm, Algorithm)
-    raw = _given(spec, {"task": task, "algorithm": algorithm, **settings})
-    return launch(specs.resolve(raw, own_task, own_algorithm), own_task, own_algorithm, out, observe, say)
+    own = Own(_own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players))
+    raw = _given(spec, {"task": task, "algorithm": algorithm, "players": players, **settings})
+    return launch(specs.resolve(raw, *own), own, out, observe, say)
 
 
-def _own(field: str, given: object, kind: type[Own]) -> Own | None:
+def _own(field: str, given: object, kind: type[Kind]) -> Kind | None:
     """The user's own object, or nothing where a name or a table is given."""
     if isinstance(given, kind) or given is None:
         return given
@@ -67,29 +78,29 @@ def _given(spec: str | Path | RunSpec | None, settings: dict[str, Any]) -> specs
     raw = {} if spec is None else spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec))
     for name, value in settings.items():
         if value is not None:
-            own = isinstance(value, Task | Algorithm)
+            own = isinstance(value, Task | Algorithm | Players)
             specs.put(raw, "task.clients" if name == "clients" else name, {} if own else value)
     return raw
 
 
 def launch(
     spec: RunSpec,
-    task: Task | None = None,
-    algorithm: Algorithm | None = None,
+    own: Own = Own(),  # noqa: B008 (nothing can change it)
     out: str | Path | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
-    """Run what `resolve` has made of a spec; `task` and `algorithm` are the user's own, if they are."""
+    """Run what `resolve` has made of a spec and of the user's own objects."""
     directory = None if out is None else RunDirectory(Path(out), spec.toml(), fresh=True)
-    return _play(spec, task, algorithm, directory, observe, say)
+    return _play(spec, own, directory, observe, say)
 
 
 def resume(
     directory: str | Path,
     *,
     task: Task | None = None,
-    algorithm: Algorithm | None = None,
+    algorithm: str | Algorithm | None = None,
+    players: str | Players | None = None,
     rounds: int | None = None,
     restart: bool = False,
     observe: Observe = lambda record: None,
@@ -97,12 +108,14 @@ def resume(
 ) -> Run:
     """Go on from the last checkpoint, to the last round of the spec or to `rounds`.
 
-    A run of the user's own task or algorithm needs those objects again. Where records or checkpoints are damaged, this
-    refuses and changes nothing; `restart=True` puts them aside, into a folder of the directory, and starts from round 1.
+    A run of the user's own task, algorithm or players needs those objects, or their names, again. Where records or
+    checkpoints are damaged, this refuses and changes nothing; `restart=True` puts them aside, into a folder of the
+    directory, and starts from round 1.
     """
     path = Path(directory)
-    spec = spec_of(path, task, algorithm, rounds, restart=restart)
-    return _play(spec, task, algorithm, RunDirectory(path, spec.toml(), restart=restart), observe, say)
+    own = Own(_own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players))
+    spec = spec_of(path, own, rounds, restart=restart, algorithm=algorithm, players=players)
+    return _play(spec, own, RunDirectory(path, spec.toml(), restart=restart), observe, say)
 
 
 def load(directory: str | Path, *, task: Task | None = None) -> Run:
@@ -170,9 +183,19 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
     return pettingzoo.SingleSide(make, ranges, kind, first.make_players(), seed)
 
 
-def verify(directory: Path, trial: Trial | None = None, say: Say = lambda message: None) -> dict[str, Any]:
-    """The equilibrium certificate of a run: what one other move would have gained whom."""
-    return certificates.verify(directory, spec_of(directory), trial or Trial(), say)
+def verify(
+    directory: Path,
+    trial: Trial | None = None,
+    say: Say = lambda message: None,
+    *,
+    algorithm: str | None = None,
+    players: str | None = None,
+) -> dict[str, Any]:
+    """The equilibrium certificate of a run: what one other move would have gained whom.
+
+    `algorithm` and `players`: named again where they are of the user's own, as module:Class.
+    """
+    return certificates.verify(directory, spec_of(directory, algorithm=algorithm, players=players), trial or Trial(), say)
 
 
 def report(directories: Sequence[Path], page: Path) -> None:
@@ -183,14 +206,12 @@ def report(directories: Sequence[Path], page: Path) -> None:
     html.write_report(page, "pagefl", runs, "\n\n".join(texts), {name: last_clients(of) for name, of in clients.items()})
 
 
-def _play(
-    spec: RunSpec, task: Task | None, algorithm: Algorithm | None, directory: RunDirectory | None, observe: Observe, say: Say
-) -> Run:
+def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Observe, say: Say) -> Run:
     for sentence in spec.without_effect():
         say(sentence)
-    own_task, own_algorithm = task or spec.make_task(), algorithm or spec.make_algorithm()
+    task, algorithm = own.task or spec.make_task(), own.algorithm or spec.make_algorithm()
     name = f"{spec.label} on {spec.task['name']}"
-    result = replace(play(own_task, own_algorithm, spec, spec.make_players(), directory, observe, say), name=name)
+    result = replace(play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say), name=name)
     if directory is not None:
         clients = {name: last_clients(result.client_rounds)}
         html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml(), clients)
@@ -199,17 +220,26 @@ def _play(
 
 def spec_of(
     path: Path,
-    task: Task | None = None,
-    algorithm: Algorithm | None = None,
+    own: Own = Own(),  # noqa: B008 (nothing can change it)
     rounds: int | str | None = None,
     *,
     restart: bool = False,
+    algorithm: object = None,
+    players: object = None,
 ) -> RunSpec:
-    """The complete spec that a run directory holds; `restart`: also if it is not that of the run's checkpoint."""
+    """The complete spec that a run directory holds; `restart`: also if it is not that of the run's checkpoint.
+
+    `algorithm` and `players`: what the user calls them. A directory's own word is not enough to import code.
+    """
     raw = _raw_spec(path, restart=restart)
+    for kind, given, object_ in (("algorithm", algorithm, own.algorithm), ("players", players, own.players)):
+        if object_ is None:
+            own_code.check_named(kind, raw[kind].get("name"), given, str(path))
+            if isinstance(given, str) and given != raw[kind].get("name"):
+                raise UserError(f"{kind} = {given!r}: the run in {path} was made with {raw[kind].get('name')!r}")
     if rounds is not None:
         specs.override(raw, f"rounds={rounds}")
-    return specs.resolve(raw, task, algorithm)
+    return specs.resolve(raw, *own)
 
 
 WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players": dict}  # into every complete spec

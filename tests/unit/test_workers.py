@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from federations import task
-from pagefl.core.federation import Federation
 
 import pagefl
+from pagefl.core.clients import ClientHalf
 
 
 def bits(run) -> dict[str, bytes]:
@@ -38,7 +38,7 @@ def dying(work, marker: Path, deaths: int):
 def test_a_piece_whose_worker_died_is_done_again(name, monkeypatch, tmp_path):
     options = {"algorithm": name, "rounds": 3, "workers": 2, "chunk": 2}
     straight = pagefl.run(task=task("mlp"), **options)
-    monkeypatch.setattr(Federation, "work", dying(Federation.work, tmp_path / "death", 2))
+    monkeypatch.setattr(ClientHalf, "work", dying(ClientHalf.work, tmp_path / "death", 2))
     said: list[str] = []
     disturbed = pagefl.run(task=task("mlp"), **options, say=said.append)
     assert len(list(tmp_path.iterdir())) == 2
@@ -48,7 +48,7 @@ def test_a_piece_whose_worker_died_is_done_again(name, monkeypatch, tmp_path):
 
 
 def test_work_that_kills_every_worker_ends_in_a_sentence(monkeypatch, tmp_path):
-    monkeypatch.setattr(Federation, "work", dying(Federation.work, tmp_path / "death", 1000))
+    monkeypatch.setattr(ClientHalf, "work", dying(ClientHalf.work, tmp_path / "death", 1000))
     with pytest.raises(pagefl.UserError, match=r"3 worker processes died of the same piece of work .* fewer `workers`"):
         pagefl.run(task=task("mlp"), rounds=3, workers=2, chunk=5, out=tmp_path / "run")
     monkeypatch.undo()
@@ -61,7 +61,7 @@ def test_no_memory_is_one_sentence(workers, error, monkeypatch):
     def work(self, job):
         raise error
 
-    monkeypatch.setattr(Federation, "work", work)
+    monkeypatch.setattr(ClientHalf, "work", work)
     with pytest.raises(pagefl.UserError, match="there is not enough memory"):
         pagefl.run(task=task("mlp"), rounds=3, workers=workers)
 

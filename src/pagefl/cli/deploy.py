@@ -80,14 +80,14 @@ def local(
     from pagefl import api
     from pagefl.deploy import local as federations
 
-    from .runs import follow
+    from .runs import watch
 
     resolved = _spec(spec, nodes)
 
-    def start(**watch: Any) -> Any:
+    def start(**watched: Any) -> Any:
         with federations.started(resolved, out) as federation:
-            federation.follow(**watch)
+            federation.watch(**watched)
         api.report([out], out / "report.html")
         return api.load(out)
 
-    follow(resolved, out, json, None, start)
+    watch(resolved, out, json, None, start)

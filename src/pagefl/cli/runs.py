@@ -10,14 +10,18 @@ import typer
 
 from .console import Json, err, show_result
 
+OwnAlgorithm = Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Your own algorithm, if the run has one.")]
+OwnPlayers = Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Your own players, if the run has some.")]
 Track = Annotated[list[str] | None, typer.Option(help="tensorboard or mlflow, beside the run's own records. Repeatable.")]
 
 
 def run(
     spec: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
     task: Annotated[str | None, typer.Option(help="See `pagefl list tasks`.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="See `pagefl list algorithms`.")] = None,
-    players: Annotated[str | None, typer.Option(help="Who chooses lr, epochs and weights: `pagefl list players`.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="A name of `pagefl list algorithms`, or module:Class.")] = None,
+    players: Annotated[
+        str | None, typer.Option(help="Who chooses lr, epochs and weights: a name of `pagefl list players`, or module:Class.")
+    ] = None,
     rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Communication rounds.")] = None,
     clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Clients of the federation.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Of the data and of every random stream.")] = None,
@@ -57,13 +61,15 @@ def run(
         specs.override(raw, assignment)
     resolved = specs.resolve(raw)
     out = out or _free_directory(f"{resolved.task['name']}-{resolved.label}-s{resolved.seed}")
-    follow(resolved, out, json, track, lambda **watch: api.launch(resolved, out=out, **watch))
+    watch(resolved, out, json, track, lambda **watched: api.launch(resolved, out=out, **watched))
 
 
 def resume(
     directory: Path,
     rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Go on to this round instead of the last.")] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Put aside what is there and start from round 1.")] = False,
+    algorithm: OwnAlgorithm = None,
+    players: OwnPlayers = None,
     track: Track = None,
     json: Json = False,
 ) -> None:
@@ -73,8 +79,9 @@ def resume(
     """
     from pagefl import api
 
-    spec = api.spec_of(directory, rounds=rounds, restart=restart)
-    follow(spec, directory, json, track, lambda **watch: api.resume(directory, rounds=spec.rounds, restart=restart, **watch))
+    spec = api.spec_of(directory, rounds=rounds, restart=restart, algorithm=algorithm, players=players)
+    options: dict[str, Any] = {"rounds": spec.rounds, "restart": restart, "algorithm": algorithm, "players": players}
+    watch(spec, directory, json, track, lambda **watched: api.resume(directory, **options, **watched))
 
 
 def report(
@@ -100,6 +107,8 @@ def verify(
     horizon: Annotated[int, typer.Option(min=1, help="Rounds that each replay lasts.")] = 20,
     clients: Annotated[int, typer.Option(min=1, help="How many clients are tried.")] = 5,
     random: Annotated[int, typer.Option(min=0, help="Random deviations of each, beside a grid.")] = 4,
+    algorithm: OwnAlgorithm = None,
+    players: OwnPlayers = None,
     json: Json = False,
 ) -> None:
     """The equilibrium certificate: the most that any one player gains by one other move while the others keep theirs."""
@@ -107,13 +116,14 @@ def verify(
     from pagefl.game.certificate import Trial
     from pagefl.report import certificate
 
-    result = api.verify(directory, Trial(horizon=horizon, clients=clients, random=random), say=err.print)
+    trial = Trial(horizon=horizon, clients=clients, random=random)
+    result = api.verify(directory, trial, say=err.print, algorithm=algorithm, players=players)
     figure = certificate.write(directory, result)
     show_result(result, certificate.table(result), json)
     err.print(f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; figure: {figure}")
 
 
-def follow(spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]) -> None:
+def watch(spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]) -> None:
     from pagefl.report.progress import Progress, summary
     from pagefl.report.trackers import tracker
 

@@ -6,6 +6,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from pagefl.core.errors import UserError
+from pagefl.experiments import own_code
 from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.messages import Orders
@@ -35,7 +36,10 @@ def train(message: Message, context: Context) -> Message:
 
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
     config = context.node_config
-    spec = specs.of_text(str(context.run_config["spec"]))
+    text = str(context.run_config["spec"])
+    for kind in own_code.KINDS:  # the spec came over the network: this node's operator says which code it may use
+        own_code.check_named(kind, specs.name_in(text, kind), config.get(kind), "the spec of this run")
+    spec = specs.of_text(text)
     number = _number(config.get("client"), spec)
     asked = message.content[wire.ASK]
     assert isinstance(asked, ConfigRecord)

@@ -18,7 +18,7 @@ import tomli_w
 
 from pagefl.core.errors import UserError
 from pagefl.core.memory import needs
-from pagefl.experiments import sweep
+from pagefl.experiments import own_code, sweep
 from pagefl.experiments.spec import RunSpec
 from pagefl.runtime import record
 from pagefl.runtime.directory import SPEC, RunDirectory
@@ -90,6 +90,9 @@ class Local:
             "data": str(self.data / parties.client_file(number)),
             "state": str(self.own / f"node-{number}"),
         }
+        for kind in own_code.KINDS:
+            if own_code.is_own(name_of := getattr(self.spec, kind)["name"]):
+                config[kind] = name_of
         told = self.own / f"node-{number}.toml"  # a file: Flower's command line has no way to quote every path
         told.write_text(tomli_w.dumps(config), encoding="utf-8")
         key = str(self.keys / keys.node_key(number))
@@ -166,7 +169,7 @@ class Local:
         except OSError:
             return True
 
-    def follow(self, observe: Observe, say: Say) -> None:
+    def watch(self, observe: Observe, say: Say) -> None:
         """Until the server has written down how it ended."""
         shown = sweep.rounds_done(self.folder)
         rounds, log = Tail(self.folder / record.ROUNDS), Tail(self.folder / LOG)

@@ -13,6 +13,7 @@ SYNTHETIC: Mapping[str, Number] = {
     "rounds": 1000,
     "reward_penalty": 1e-5,
 }
+USUAL: Mapping[str, Number] = {"lr": 0.1, "epochs": 5}  # of a task that says nothing
 IMAGES: Mapping[str, Number] = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
 CIFAR100 = {**IMAGES, "lr": 0.2, "epochs": 5, "batch_size": 32}
 TINY_IMAGENET = {**IMAGES, "lr": 0.1, "epochs": 20, "batch_size": 128}
@@ -39,6 +40,14 @@ def _players(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, ta
         "random": ranges,
         "schedule": {"lr_last": lr_min, "epochs_last": 1},
     }
+
+
+def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]]:
+    """For a task of the user's own: around its own lr and epochs."""
+    lr, epochs = float(settings.get("lr", USUAL["lr"])), int(settings.get("epochs", USUAL["epochs"]))
+    ranges: dict[str, Number] = {"lr_min": lr / 30, "lr_max": 3 * lr, "epochs_max": 4 * epochs}
+    learning = dict.fromkeys(("page", "page-shared", "dapfl", "random"), ranges)
+    return {**learning, "schedule": {"lr_last": lr / 100, "epochs_last": 1}}
 
 
 PLAYERS: dict[str, Mapping[str, Mapping[str, Number]]] = {

@@ -24,6 +24,7 @@ from pagefl.game.rewards import DemandRatio
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 
+from . import own_code
 from . import settings as paper
 from .tasks import TASKS
 
@@ -43,18 +44,21 @@ class RunSpec(Settings):
         """As people call it: the algorithm, and its players where they are not the fixed ones."""
         pair = {"algorithm": self.algorithm["name"], "players": self.players["name"]}
         short = [name for name, meaning in paper.NICKNAMES.items() if meaning == pair]
-        return short[0] if short else pair["algorithm"] + (f"+{pair['players']}" if pair["players"] != "fixed" else "")
+        algorithm, players = (name.rpartition(":")[2] for name in pair.values())  # the class of module:Class
+        return short[0] if short else algorithm + (f"+{players}" if players != "fixed" else "")
 
     def make_task(self) -> Task:
         return make_task(self.task, self.seed)
 
     def make_algorithm(self) -> Algorithm:
         own = dict(self.algorithm)
-        return ALGORITHMS[own.pop("name")](**own)
+        made: Algorithm = _builder("algorithm", own.pop("name"), ALGORITHMS)(**own)
+        return made
 
     def make_players(self) -> Players:
         own = dict(self.players)
-        return PLAYERS[own.pop("name")](**own)
+        made: Players = _builder("players", own.pop("name"), PLAYERS)(**own)
+        return made
 
     def without_effect(self) -> list[str]:
         """What was set and changes nothing, in a sentence each."""
@@ -71,10 +75,10 @@ class RunSpec(Settings):
         return dump(self.model_dump())
 
 
-def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = None) -> RunSpec:
+def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = None, players: Players | None = None) -> RunSpec:
     """Fill in: the paper's settings of the task, then of the algorithm, then what the user says.
 
-    `task` and `algorithm`: the user's own objects, which stand in the spec by their names.
+    `task`, `algorithm` and `players`: the user's own objects, which the spec calls by their names.
     """
     if "sweep" in raw:
         raise UserError("sweep: a run has no grid of settings; `pagefl sweep FILE` runs one")
@@ -88,8 +92,12 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
         defaults = paper.TASKS[raw["task"]["name"]]
     if algorithm is None:
         raw |= _without_nickname(raw["algorithm"], raw["players"])
-    own_players = paper.PLAYERS.get(raw["task"]["name"], {})
-    raw["players"] = _resolve_own("players", raw["players"], PLAYERS, defaults=own_players)
+    given = raw["players"]
+    if players is not None:
+        raw["players"] = _stands_for("players", given, {"name": type(players).__name__.lower(), **_arguments(players)})
+    else:
+        ranges = paper.PLAYERS.get(raw["task"]["name"]) or paper.ranges_around(defaults)
+        raw["players"] = _resolve_own("players", given, PLAYERS, defaults=ranges)
     least, most = raw["players"].get("lr_min", 0.0), raw["players"].get("lr_max", math.inf)
     if least >= most:
         raise UserError(f"players.lr_min = {least}: it should be less than players.lr_max = {most}")
@@ -100,7 +108,19 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
         played = paper.PLAYED.get(raw["players"]["name"], paper.APART)
         raw["algorithm"] = _resolve_own("algorithm", raw["algorithm"], ALGORITHMS, defaults=played)
     changed = paper.ALGORITHMS.get(raw["algorithm"]["name"], {})
-    return _validate(RunSpec, {**defaults, **changed, **raw})
+    spec = _validate(RunSpec, {**defaults, **changed, **raw})
+    wider = {name: value for name, value in _reaching(spec).items() if name not in given} if players is None else {}
+    return spec.model_copy(update={"players": {**spec.players, **wider}}) if wider else spec
+
+
+def _reaching(spec: RunSpec) -> Raw:
+    """Ranges of the players that are widened to reach the run's own lr and epochs, where they do not."""
+    held, wider = spec.players, {}
+    if "lr_min" in held and "lr_max" in held:
+        wider = {"lr_min": min(held["lr_min"], spec.lr), "lr_max": max(held["lr_max"], spec.lr)}
+    if "epochs_max" in held:
+        wider["epochs_max"] = max(held["epochs_max"], spec.epochs)
+    return {name: value for name, value in wider.items() if value != held[name]}
 
 
 def make_task(table: Raw, seed: int) -> Task:
@@ -136,6 +156,12 @@ def recorded(path: Path) -> RunSpec:
 def of_text(text: str) -> RunSpec:
     """A complete spec as it was written down."""
     return resolve(parse(text.encode(errors="surrogatepass"), "spec"))
+
+
+def name_in(text: str, kind: str) -> object:
+    """What a complete spec calls its task, algorithm or players."""
+    table = parse(text.encode(errors="surrogatepass"), "spec").get(kind)
+    return table.get("name") if isinstance(table, dict) else table
 
 
 def parse(content: bytes, where: str) -> Raw:
@@ -244,18 +270,26 @@ def _resolve_own(
     """`defaults`: by name, what the paper has in place of the signature's defaults."""
     own = dict(given)
     name = own.pop("name", next(iter(registry)))
+    own = {**(defaults or {}).get(name, {}), **own}
+    settings = own_settings(_builder(kind, name, registry), skip)
+    return {"name": name, **_validate(settings, own, f"{kind}.").model_dump()}
+
+
+def _builder(kind: str, name: str, registry: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    if kind in own_code.KINDS and own_code.is_own(name):
+        return own_code.find(kind, name)
     if name not in registry:
         valid = [*registry, *(paper.NICKNAMES if kind == "algorithm" else ())]
+        own = f", or {kind} of your own as module:Class" if kind in own_code.KINDS else ""
         raise UserError(
-            f"{kind} = {shown(name)}: there is no such {kind}{_meant(name, valid)}; expected one of {', '.join(valid)}"
+            f"{kind} = {shown(name)}: there is no such {kind}{_meant(name, valid)}; expected one of {', '.join(valid)}{own}"
         )
-    own = {**(defaults or {}).get(name, {}), **own}
-    return {"name": name, **_validate(own_settings(registry[name], skip), own, f"{kind}.").model_dump()}
+    return registry[name]
 
 
-def _arguments(algorithm: Algorithm) -> Raw:
+def _arguments(of: Algorithm | Players) -> Raw:
     """As far as TOML has words for them: of a function or an object its name, of None nothing."""
-    given: Raw = {f.name: plain(getattr(algorithm, f.name)) for f in fields(algorithm)} if is_dataclass(algorithm) else {}
+    given: Raw = {f.name: plain(getattr(of, f.name)) for f in fields(of)} if is_dataclass(of) else {}
     known = (bool, int, float, str, list, dict)
     return {
         name: value if isinstance(value, known) else getattr(value, "__qualname__", type(value).__qualname__)

@@ -25,7 +25,7 @@ def ranges_of(spec: RunSpec) -> Ranges:
     given: dict[str, Any] = {
         name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players
     }
-    usual = paper.PLAYERS.get(spec.task["name"], paper.PLAYERS["synthetic"])["random"]
+    usual = (paper.PLAYERS.get(spec.task["name"]) or paper.ranges_around({"lr": spec.lr, "epochs": spec.epochs}))["random"]
     return Ranges(**{**usual, **given})
 
 

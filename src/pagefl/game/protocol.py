@@ -127,6 +127,8 @@ class ClientPolicy:
 class ServerPolicy:
     """Chooses the weights of the uploads."""
 
+    looks_at_uploads: ClassVar[bool] = False  # True: it needs the models that uploads stand for, so these must be known
+
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.frozen = False

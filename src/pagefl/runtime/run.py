@@ -18,6 +18,7 @@ from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Examples
 from pagefl.core.layout import Layout
+from pagefl.game.follower import KNOWN
 from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.protocol import Players
 
@@ -177,7 +178,7 @@ def loop(
                 records.close()
         if rounds.equilibrium:
             say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
-        state = game.state()
+        state = {name: value for name, value in game.state().items() if not name.startswith(KNOWN)}  # all that is trained
     return Run(
         records.rounds,
         records.clients,

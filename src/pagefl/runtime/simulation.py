@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,8 +35,11 @@ class Simulation:
 
     def game(self, players: Players) -> tuple[Follower, Leaders]:
         setup, terms = halves.setup_of(self.settings, self.clients.size), halves.terms_of(self.settings)
+        policy = players.server_policy(setup)
+        if policy.looks_at_uploads:
+            self.server.candidates(np.array([0]))  # a mistake in them shows now, not after the first round's training
         leaders = Leaders(self.clients, players.client_policy(setup), setup, terms)
-        return Follower(self.server, players.server_policy(setup), terms), leaders
+        return Follower(self.server, policy, terms), leaders
 
     def models(self) -> tuple[Tensor, Tensor]:
         """The shared model and the personal ones."""

@@ -69,6 +69,8 @@ class Page(Players):
 class PageServer(ServerPolicy):
     """The state is every upload's accuracy on the server's game half; the reward is one over the new model's loss there."""
 
+    looks_at_uploads = True
+
     def __init__(self, setup: Setup, ranges: Ranges, learning: Learning) -> None:
         super().__init__(setup)
         self.ranges = ranges

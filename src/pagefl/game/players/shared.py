@@ -302,6 +302,8 @@ class AgentAverage:
 class SharedServer(ServerPolicy):
     """A teacher for the clients' policy, and a network that scores their uploads."""
 
+    looks_at_uploads = True
+
     def __init__(self, setup: Setup, teacher: Teacher, scoring: Scoring) -> None:
         super().__init__(setup)
         self.teacher, self.scoring = teacher, scoring
