@@ -2,10 +2,19 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from pagefl import FederatedData, Task
+from pagefl import Algorithm, FederatedData, Task
+from pagefl.core.algorithm import State
+from pagefl.core.clients import ClientHalf, Trained
+from pagefl.core.examples import Splits
+from pagefl.core.server import ServerHalf
+from pagefl.core.training.model import Model
+from pagefl.core.training.stack import Training
+from pagefl.runtime.settings import Settings
+from pagefl.runtime.simulation import simulate
 
 FEATURES, CLASSES = 6, 4
 
@@ -46,3 +55,57 @@ SETTINGS = {"rounds": 3, "lr": 0.3, "epochs": 2, "batch_size": 4, "weight_decay"
 
 def task(module: str = "linear", **options: object) -> Task:
     return Task(f"small-{module}", MODULES[module], data(**options), SETTINGS)  # type: ignore[arg-type]
+
+
+class Federation:
+    """Both halves, driven by hand: rounds without a game."""
+
+    def __init__(self, clients: ClientHalf, server: ServerHalf) -> None:
+        self.clients, self.server = clients, server
+
+    @classmethod
+    def of_task(cls, of: Task, algorithm: Algorithm, settings: Settings) -> "Federation":
+        simulation = simulate(of, algorithm, settings)
+        return cls(simulation.clients, simulation.server)
+
+    @classmethod
+    def of_model(
+        cls, model: Model, algorithm: Algorithm, splits: Splits, training: Training, *, row: Tensor, chunk: int | None = None
+    ) -> "Federation":
+        clients = ClientHalf(model, algorithm, splits.of_clients, training, row=row, chunk=chunk)
+        uploads = clients.storage.uploads
+        server = ServerHalf(model, algorithm, splits.of_server, training, row=row, clients=clients.size, uploads=uploads)
+        return cls(clients, server)
+
+    def train(self, round: int, ids: np.ndarray, lr: np.ndarray, epochs: np.ndarray) -> Trained:
+        """Hand what the server sends to the clients, and train these."""
+        self.clients.receive({name: rows[0] for name, rows in self.server.sent.items()})
+        return self.clients.train(round, ids, lr, epochs)
+
+    def aggregate(self, ids: np.ndarray, weights: np.ndarray) -> None:
+        self.server.aggregate(ids, weights)
+
+    @property
+    def shared(self) -> State:
+        """The server's state."""
+        return self.server.shared
+
+    @property
+    def uploads(self) -> State:
+        return self.server.uploads
+
+    @property
+    def personal(self) -> Tensor:
+        return self.clients.storage.personal
+
+    @property
+    def kept(self) -> State:
+        return self.clients.storage.kept
+
+    def state(self) -> State:
+        return {**self.server.state(), **self.clients.state()}
+
+
+def trained_part(state: State) -> State:
+    """Without the scores on test data that a server remembers: everything that no test label may reach."""
+    return {name: value for name, value in state.items() if not name.startswith(("known.test_", "known.before_"))}

@@ -6,14 +6,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from federations import MODULES, SETTINGS, data, task
+from federations import MODULES, SETTINGS, Federation, data, task, trained_part
 
 import pagefl
 from pagefl import FederatedData, Task
 from pagefl.algorithms import ALGORITHMS
-from pagefl.core import engine, rng
+from pagefl.core import rng
 from pagefl.core.layout import Layout
-from pagefl.runtime.run import Run, make_federation
+from pagefl.runtime.run import Run
 from pagefl.runtime.settings import Settings
 
 CASES = [(name, module) for name in ALGORITHMS for module in MODULES if module != "linear" or not ALGORITHMS[name].needs_body]
@@ -71,7 +71,7 @@ def test_resume_is_exact(name, module, participation, tmp_path):
 def test_no_test_label_reaches_training(name, module):
     """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is not."""
     clean, noisy = run(name, module), run(name, module, {"flip": True})
-    for key, value in clean.state.items():
+    for key, value in trained_part(clean.state).items():
         assert torch.equal(value, noisy.state[key]), key
     assert clean.rounds[-1]["local_loss"] != noisy.rounds[-1]["local_loss"]
     assert clean.rounds[-1]["global_loss"] != noisy.rounds[-1]["global_loss"]
@@ -110,7 +110,7 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
         key = rng.key
         of_clients = ("batches", "passes", "part")  # streams whose last name is the client's place: give them its identity
         moved = lambda seed, *n: key(seed, *n[:-1], order[n[-1]]) if n[0] in of_clients else key(seed, *n)  # noqa: E731
-        monkeypatch.setattr(engine.rng, "key", moved)
+        monkeypatch.setattr(rng, "key", moved)
         shuffled = FederatedData([pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public)
         result = pagefl.run(task=Task("permuted", MODULES[module], shuffled, SETTINGS), algorithm=ALGORITHMS[name](), chunk=2)
         monkeypatch.undo()
@@ -125,13 +125,13 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
 def test_a_lone_client_is_its_own_federation(name, module):
     """Where the server averages, the shared model is what the client uploaded; where it does not, nothing blows up."""
     alone = Task("alone", MODULES[module], data(sizes=(17,), single_class=None), SETTINGS)
-    federation = make_federation(alone, ALGORITHMS[name](), Settings(**SETTINGS))
+    federation = Federation.of_task(alone, ALGORITHMS[name](), Settings(**SETTINGS))
     for round in range(1, 4):
         federation.train(round, np.array([0]), np.array([0.3]), np.array([2]))
         federation.aggregate(np.array([0]), np.ones(1))
-    assert bool(torch.isfinite(federation.server["model"]).all())
+    assert bool(torch.isfinite(federation.shared["model"]).all())
     if federation.uploads and ALGORITHMS[name].aggregate is pagefl.Algorithm.aggregate:
-        assert torch.equal(federation.server["model"], federation.uploads["model"][0])
+        assert torch.equal(federation.shared["model"], federation.uploads["model"][0])
 
 
 @every_case
@@ -139,7 +139,7 @@ def test_nothing_but_uploads_reaches_the_server(name, module):
     """P4: with noise in all that clients keep to themselves, the server comes to the same state."""
 
     def after(spoil: bool) -> dict[str, torch.Tensor]:
-        federation = make_federation(task(module), ALGORITHMS[name](), Settings(**SETTINGS))
+        federation = Federation.of_task(task(module), ALGORITHMS[name](), Settings(**SETTINGS))
         federation.train(1, np.arange(5), np.full(5, 0.3), np.full(5, 2))
         if spoil:
             uploads = list(federation.uploads.values())
@@ -147,7 +147,7 @@ def test_nothing_but_uploads_reaches_the_server(name, module):
                 if all(own is not upload for upload in uploads):  # FedAvg's personal model is its upload
                     own.fill_(torch.nan)
         federation.aggregate(np.arange(5), np.full(5, 0.2))
-        return federation.server
+        return federation.shared
 
     clean, spoiled = after(False), after(True)
     assert all(torch.equal(value, spoiled[key]) for key, value in clean.items())

@@ -34,6 +34,12 @@ def strategy(side: Learner, states: np.ndarray) -> np.ndarray:
     return networks.act(side.ddpg.nets["target_actor"], torch.from_numpy(states)[:, None].float())[:, 0].double().numpy()
 
 
+def moved(side: Learner, round: int, who: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """Learn from what the last move led to, then move."""
+    side.observe(round, who, state)
+    return side.act(round, who, state)
+
+
 def test_an_agent_finds_its_best_response():
     """Reward 1 - (a - a*(s))²: another a* for each state, and four kinds of agents, three of each."""
     middle = np.tile([-0.6, -0.2, 0.3, 0.6], 3)[:, None]
@@ -45,8 +51,8 @@ def test_an_agent_finds_its_best_response():
     side = learner("client", len(middle), rounds=3200)
     for round in range(1, 3200 + 1):
         state = rng.uniforms(rng.keys(SEED, "states", round, everybody), 1)
-        action, _ = side.act(round, everybody, state)
-        side.learn(everybody, (1 - (action - best(state)) ** 2)[:, 0])
+        action = moved(side, round, everybody, state)
+        side.reward(everybody, (1 - (action - best(state)) ** 2)[:, 0])
     errors = [strategy(side, states) - best(states) for states in (np.full(middle.shape, s) for s in (0.1, 0.5, 0.9))]
     assert np.abs(errors).max() < NEAR, np.round(errors, 2)
 
@@ -70,10 +76,10 @@ def test_leaders_and_followers_find_the_stackelberg_equilibrium():
     leader = learner("client", len(games), rounds, slowly, warm_up=2800, replay=2800)
     nothing = np.ones((len(games), 1))
     for round in range(1, rounds + 1):
-        a, _ = leader.act(round, games, nothing)
-        b, _ = follower.act(round, games, a)
-        leader.learn(games, leader_earns(a, b)[:, 0])
-        follower.learn(games, follower_earns(a, b)[:, 0])
+        a = moved(leader, round, games, nothing)
+        b = moved(follower, round, games, a)
+        leader.reward(games, leader_earns(a, b)[:, 0])
+        follower.reward(games, follower_earns(a, b)[:, 0])
     a = strategy(leader, nothing)
     assert np.abs(a - 0.3).max() < NEAR, a.round(2)
     assert np.abs(strategy(follower, a) - 0.15).max() < NEAR, strategy(follower, a).round(2)

@@ -10,12 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 import torch
-from federations import SETTINGS, data, linear, mlp
-from pagefl.core.batches import draw
-from pagefl.core.engine import Training
-from pagefl.core.federation import Federation
-from pagefl.core.linear import LinearModel
-from pagefl.core.model import RowModel, StackedModel
+from federations import SETTINGS, Federation, data, linear, mlp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
@@ -29,6 +24,10 @@ from pagefl.algorithms.fedrod import FedRod
 from pagefl.algorithms.pfedme import PFedMe
 from pagefl.algorithms.scaffold import Scaffold
 from pagefl.core import rng
+from pagefl.core.training.batches import draw
+from pagefl.core.training.linear import LinearModel
+from pagefl.core.training.model import RowModel, StackedModel
+from pagefl.core.training.stack import Training
 
 SEED = 5
 LR = [0.3, 0.05, 0.1, 0.5, 0.2]
@@ -323,7 +322,8 @@ def test_algorithm_is_what_its_paper_says(name, path, rounds):
     model = kind(fresh(make))
     training = Training(SEED, 0.1, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
     _, algorithm, options = ORACLES[name]
-    federation = Federation(model, algorithm(**options), data(), training, row=model.layout.row(fresh(make)), chunk=chunk)
+    row = model.layout.row(fresh(make))
+    federation = Federation.of_model(model, algorithm(**options), data(), training, row=row, chunk=chunk)
     for round, ids in enumerate(rounds, 1):
         chosen = np.array(ids)
         federation.train(round, chosen, np.array(LR)[chosen], np.array(EPOCHS)[chosen])

@@ -5,18 +5,17 @@ import copy
 import numpy as np
 import pytest
 import torch
-from federations import SETTINGS, data, linear, mlp
-from pagefl.core.batches import draw
-from pagefl.core.engine import Training
-from pagefl.core.federation import Federation
-from pagefl.core.linear import LinearModel
-from pagefl.core.model import Model, RowModel, StackedModel
+from federations import SETTINGS, Federation, data, linear, mlp
 from torch import nn
 
 from pagefl import FederatedData
 from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core import rng
 from pagefl.core.layout import Layout
+from pagefl.core.training.batches import draw
+from pagefl.core.training.linear import LinearModel
+from pagefl.core.training.model import Model, RowModel, StackedModel
+from pagefl.core.training.stack import Training
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 
@@ -63,13 +62,13 @@ def test_fedavg_is_plain_sgd_and_an_average(path, make, chunk):
 
 def engine_fedavg(model: Model, splits: FederatedData, chunk: int, rounds: int = ROUNDS) -> torch.Tensor:
     training = Training(SEED, 0.1, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
-    federation = Federation(model, FedAvg(), splits, training, row=model.layout.row(model.module), chunk=chunk)
+    federation = Federation.of_model(model, FedAvg(), splits, training, row=model.layout.row(model.module), chunk=chunk)
     sizes = splits.train.sizes.numpy()
     everybody = np.arange(len(sizes))
     for round in range(1, rounds + 1):
         federation.train(round, everybody, LR[everybody], EPOCHS[everybody])
         federation.aggregate(everybody, sizes / sizes.sum())
-    return federation.server["model"]
+    return federation.shared["model"]
 
 
 def pictures(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

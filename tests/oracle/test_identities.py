@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from federations import CLASSES, FEATURES, SETTINGS, client, data, linear, task
-from pagefl.core.engine import Training
-from pagefl.core.federation import Federation
-from pagefl.core.model import StackedModel
+from federations import CLASSES, FEATURES, SETTINGS, Federation, client, data, linear, task
 
 import pagefl
 from pagefl import FederatedData, Task
@@ -22,6 +19,8 @@ from pagefl.algorithms.pfedme import PFedMe
 from pagefl.algorithms.scaffold import Scaffold
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.layout import Layout
+from pagefl.core.training.model import StackedModel
+from pagefl.core.training.stack import Training
 
 both_modules = pytest.mark.parametrize("module", ["linear", "mlp"])
 
@@ -134,13 +133,13 @@ def test_fedrods_shared_model_knows_nothing_of_personal_heads(module):
     models, personal = [], []
     for noise in (0.0, 1.0):
         training = Training(0, 0.3, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
-        federation = Federation(StackedModel(of.fresh_module(0)), FedRod(), data(), training, row=first_row(of))
+        federation = Federation.of_model(StackedModel(of.fresh_module(0)), FedRod(), data(), training, row=first_row(of))
         heads = federation.kept["head"]
         heads += noise * torch.randn(heads.shape, generator=torch.Generator().manual_seed(0))
         for round in (1, 2):
             federation.train(round, np.arange(5), np.full(5, 0.3), np.full(5, 2))
             federation.aggregate(np.arange(5), np.full(5, 0.2))
-        models.append(federation.server["model"])
+        models.append(federation.shared["model"])
         personal.append(federation.personal)
     assert torch.equal(*models)
     assert not torch.allclose(*personal, atol=0.1)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from federations import data, linear, mlp
-from pagefl.core.linear import LinearModel
-from pagefl.core.model import RowModel, StackedModel
 from torch import nn
 
 from pagefl.core.evaluate import BLOCK
 from pagefl.core.examples import Examples
+from pagefl.core.training.linear import LinearModel
+from pagefl.core.training.model import RowModel, StackedModel
 
 PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
 

@@ -21,9 +21,9 @@ from pagefl.deploy import app as apps
 from pagefl.deploy import client_app, keys, parties, server_app, wire
 from pagefl.deploy.node import Node
 from pagefl.experiments import spec as specs
-from pagefl.game import PLAYERS
+from pagefl.game.players import PLAYERS
 from pagefl.report.progress import Progress, summary
-from pagefl.runtime.run import split
+from pagefl.runtime.simulation import split
 
 CLIENTS = 4
 UNREADABLE = object()
@@ -224,13 +224,13 @@ def test_a_node_that_answers_with_an_error_is_quarantined_with_what_it_said(reas
 
 @pytest.mark.parametrize("size", [float("nan"), float("inf"), 1e300, 1e18, -5.0, 0.0, 7.5])
 def test_a_client_that_lies_about_its_size_is_turned_away(size, tmp_path, monkeypatch):
-    said, honest = [], Node._tell
+    said, honest = [], Node._told
 
-    def lie(self, found):
-        told = honest(self, found)
-        return {**told, "size": size} if self.federation.training.first == 3 else told
+    def lie(self, answer):
+        told = honest(self, answer)
+        return {**told, "size": size} if self.leaders.half.first == 3 else told
 
-    monkeypatch.setattr(Node, "_tell", lie)
+    monkeypatch.setattr(Node, "_told", lie)
     deployed = deploy(spec_of(deploy={"patience": 0.1}), tmp_path, said)
     assert deployed.rounds[-1]["participants"] == 3
     assert "node 1003 is turned away" in said[0]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from federations import CLASSES, FEATURES, task
 from gymnasium.utils.env_checker import check_env
-from pagefl.game.rules import Ranges
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 from pettingzoo.test.state_test import state_test
 
@@ -17,8 +16,10 @@ from pagefl import UserError
 from pagefl.core import rng
 from pagefl.experiments.spec import resolve
 from pagefl.game.pettingzoo import SERVER, FederatedAEC, FederatedParallel, SingleSide
-from pagefl.game.players import FixedPlayers, RandomPlayers
-from pagefl.runtime.run import make_federation, make_game, one_numeric_mode
+from pagefl.game.players.random import Random
+from pagefl.game.ranges import Ranges
+from pagefl.runtime import halves
+from pagefl.runtime.simulation import one_numeric_mode, simulate
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "train_one_side.py"
 RANGES = Ranges(0.01, 1.0, 4)
@@ -42,9 +43,9 @@ def maker(algorithm="fedavg", **options):
     def make(seed):
         make.calls += 1
         spec = resolve({"algorithm": algorithm, "rounds": ROUNDS, "seed": seed, **options}, small)
-        federation = make_federation(small, spec.make_algorithm(), spec)
-        game = make_game(federation, FixedPlayers(), spec)
-        return federation, game.frozen.setup, game.terms
+        simulation = simulate(small, spec.make_algorithm(), spec)
+        clients = simulation.clients
+        return clients, simulation.server, halves.setup_of(spec, clients.size), halves.terms_of(spec)
 
     make.calls = 0
     return make
@@ -99,8 +100,9 @@ def test_constant_actions_are_a_run_with_those_settings(algorithm):
         env.reset()
         paid = play(env, lambda round: moves)
         assert paid[SERVER] == run.history["reward_server"].tolist()
-        for name, value in env.stages.federation.state().items():
-            assert torch.equal(value, run.state[name]), name
+        for half in (env.stages.clients, env.stages.server):
+            for name, value in half.state().items():
+                assert torch.equal(value, run.state[name]), name
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
@@ -119,7 +121,7 @@ def test_random_actions_are_a_run_of_random_players(view, participation):
     for i in range(CLIENTS):
         expected = run.clients.query(f"client == {i}")["reward"].fillna(0.0)  # who does not take part earns nothing
         assert paid[f"client {i}"] == expected.tolist()
-    assert torch.equal(env.stages.federation.server["model"], run.state["server.model"])
+    assert torch.equal(env.stages.server.model_row, run.state["server.model"])
 
 
 def test_what_is_observed_and_told():
@@ -134,16 +136,16 @@ def test_what_is_observed_and_told():
     env.reset()
     for turn in range(2 * len(env.possible_agents)):
         agent = env.agent_selection
-        federation = env.stages.federation
+        clients, server = env.stages.clients, env.stages.server
         if agent == SERVER:
-            expected = [accuracy(row, splits.game.x, splits.game.y) for row in federation.uploads["model"]]
-            own = [accuracy(row, *splits.train.client(i)) for i, row in enumerate(federation.personal)]
+            expected = [accuracy(row, splits.game.x, splits.game.y) for row in server.uploads["model"]]
+            own = [accuracy(row, *splits.train.client(i)) for i, row in enumerate(clients.storage.personal)]
             assert [env.infos[f"client {i}"]["accuracy"] for i in range(CLIENTS)] == pytest.approx(own)
         else:
-            expected = [accuracy(federation.server["model"], *splits.train.client(int(agent.split()[1])))]
+            expected = [accuracy(server.model_row, *splits.train.client(int(agent.split()[1])))]
         np.testing.assert_allclose(env.observe(agent), expected, rtol=1e-6)
         env.step(random_moves(1 + turn // 6)[agent])
-    W = federation.server["model"]  # noqa: N806 (the paper's letter)
+    W = server.model_row  # noqa: N806 (the paper's letter)
     assert env.infos[SERVER]["accuracy"] == pytest.approx(accuracy(W, splits.game.x, splits.game.y))
     assert env.infos[SERVER]["test_accuracy"] == pytest.approx(accuracy(W, splits.server_test.x, splits.server_test.y))
     shown = [env.observe(agent) for agent in env.possible_agents]
@@ -182,7 +184,7 @@ def test_one_side_against_random_players_is_the_whole_game_with_their_moves(side
     mine = np.full(whole.action_space(side).shape, 0.7) * np.resize([1, -1], whole.action_space(side).shape)
     whole.reset()
     expected = play(whole, lambda round: {**random_moves(round), side: mine})[side]
-    env = SingleSide(maker(), RANGES, side, RandomPlayers(0.01, 1.0, 4), SEED)
+    env = SingleSide(maker(), RANGES, side, Random(0.01, 1.0, 4), SEED)
     for _ in range(2):
         env.reset()
         answers = [env.step(mine) for _ in range(ROUNDS)]
@@ -194,21 +196,21 @@ def test_others_may_learn_but_hear_nothing_of_what_they_do_not_play():
     env = SingleSide(maker(), RANGES, "client 3", resolve({"players": "page"}).make_players(), SEED)
     env.reset()
     env.step(np.zeros(2))
-    waiting = env.stages.leaders.others.learner.waiting["ready"]
+    waiting = env.stages.client_policy.others.learner.waiting["ready"]
     assert waiting.tolist() == [True, True, True, False, True]
-    assert env.stages.follower.others.learner.waiting["ready"].all()
+    assert env.stages.server_policy.others.learner.waiting["ready"].all()
 
 
 @pytest.mark.parametrize("action", [np.zeros(3), np.array([0.0, 1.5]), np.array([np.nan, 0.0])])
 def test_a_bad_action_is_refused(action):
     env = SingleSide(maker(), RANGES, "client 3")
     env.reset()
-    with pytest.raises(UserError, match=r"client 3: action = .* valid is an array of shape \(2,\) in \[-1, 1\]"):
+    with pytest.raises(UserError, match=r"client 3: action = .* expected an array of shape \(2,\) in \[-1, 1\]"):
         env.step(action)
 
 
 def test_an_unknown_side_is_refused():
-    with pytest.raises(UserError, match="side = 'client 5': valid is 'server', or 'client 0' to 'client 4'"):
+    with pytest.raises(UserError, match="side = 'client 5': expected 'server', or 'client 0' to 'client 4'"):
         SingleSide(maker(), RANGES, "client 5")
 
 

@@ -2,19 +2,17 @@
 
 import pytest
 import torch
-from federations import task
-from pagefl.core.federation import Federation
+from federations import Federation, task
 
 import pagefl
 from pagefl.algorithms import ALGORITHMS
 from pagefl.runtime import workers
-from pagefl.runtime.run import make_federation
 from pagefl.runtime.settings import Settings
 
 
 def matrices(name: str) -> int:
     """How many rows of a whole model a client takes."""
-    federation: Federation = make_federation(task("mlp"), ALGORITHMS[name](), Settings(path="stacked"))
+    federation = Federation.of_task(task("mlp"), ALGORITHMS[name](), Settings(path="stacked"))
     held = [federation.personal, *federation.uploads.values(), *federation.kept.values()]
     return len({rows.data_ptr() for rows in held if rows.shape[1:] == federation.personal.shape[1:]})
 
