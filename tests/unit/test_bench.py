@@ -6,6 +6,8 @@ import pytest
 from pagefl.experiments import bench, bench_rounds, load
 from pagefl.experiments.load import Load
 
+pytestmark = pytest.mark.xdist_group("bench")  # measured once
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):

@@ -33,7 +33,7 @@ from .directory import SPEC, STAGES, Found, RunDirectory
 from .rounds import NobodyLeft, Rounds
 from .settings import Settings
 from .task import Task
-from .workers import CAN_FORK, SharedRows, Workers, memory_errors_named, one_thread
+from .workers import CAN_FORK, SharedRows, Workers, flushes_denormals, memory_errors_named, one_thread
 
 ROWS_AT_WORK = 6  # at least: two rows, their gradients, the module and a copy of it
 Say = Callable[[str], None]
@@ -296,13 +296,14 @@ def with_workers(federation: Federation, settings: Settings, say: Say) -> Iterat
 
 @contextmanager
 def one_numeric_mode() -> Iterator[None]:
-    threads = torch.get_num_threads()
+    """One thread, and tiny numbers count as zero; afterwards torch is as it was found."""
+    threads, flushed = torch.get_num_threads(), flushes_denormals()
     one_thread()
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)
 
 
 @dataclass
