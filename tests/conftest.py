@@ -11,6 +11,11 @@ torch.set_num_threads(1)  # tests run side by side; two threads each only wait f
 from process_state import process_state_kept  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first, so that at the end no worker waits for another's."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def _process_state() -> Iterator[None]:
     with process_state_kept():

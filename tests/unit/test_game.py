@@ -18,7 +18,11 @@ from pagefl.runtime.demand import Demand, tip
 
 QUICK = {"name": "page", "warm_up": 4, "explore_rounds": 20}
 WIDE = SETTINGS | {"rounds": 45}  # beyond a minibatch of 32, so that agents do learn
-LEARNS_SOON = {"page": {"warm_up": 4}, "dapfl": {"warm_up": 4}, "page-shared": {"warm_up": 4, "explore": 0.7}}
+LEARNS_SOON = {
+    "page": {"warm_up": 4},
+    "dapfl": {"warm_up": 4},
+    "page-shared": {"warm_up": 4, "explore": 0.7, "updates": 2, "batch_size": 16},
+}
 
 
 def play(players, **settings):
@@ -43,21 +47,22 @@ def test_rewards():
 
 @pytest.mark.parametrize("name", [*PLAYERS, "page-shared/weights"])
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-@pytest.mark.parametrize("stopped_at", [2, 40])  # in the warm-up and after it
-def test_resume_is_exact_with_agents(name, participation, stopped_at, tmp_path):
+def test_resume_is_exact_with_agents(name, participation, tmp_path):
     """Replay, Adam's moments, noise and the half-finished transition are all in the checkpoint."""
     name, _, share = name.partition("/")
     players = {"name": name, **({"share": share} if share else {}), **LEARNS_SOON.get(name, {})}
     options = {"task": Task("small", task().module, task().data, WIDE), "players": players, "participation": participation}
     straight = pagefl.run(**options, algorithm="fedavg", rounds=45)
-    pagefl.run(**options, algorithm="fedavg", rounds=45, out=tmp_path / "run", observe=stop_after(stopped_at))
-    assert len(pagefl.load(tmp_path / "run", task=options["task"]).rounds) == stopped_at
-    resumed = pagefl.resume(tmp_path / "run", task=options["task"])
-    assert {k: v.numpy().tobytes() for k, v in straight.state.items()} == {
-        k: v.numpy().tobytes() for k, v in resumed.state.items()
-    }
-    assert [{**e, "seconds": 0} for e in straight.rounds] == [{**e, "seconds": 0} for e in resumed.rounds]
-    assert straight.client_rounds == resumed.client_rounds
+    for stopped_at in (2, 40):  # in the warm-up and after it
+        out = tmp_path / str(stopped_at)
+        pagefl.run(**options, algorithm="fedavg", rounds=45, out=out, observe=stop_after(stopped_at))
+        assert len(pagefl.load(out, task=options["task"]).rounds) == stopped_at
+        resumed = pagefl.resume(out, task=options["task"])
+        assert {k: v.numpy().tobytes() for k, v in straight.state.items()} == {
+            k: v.numpy().tobytes() for k, v in resumed.state.items()
+        }
+        assert [{**e, "seconds": 0} for e in straight.rounds] == [{**e, "seconds": 0} for e in resumed.rounds]
+        assert straight.client_rounds == resumed.client_rounds
 
 
 def stop_after(round):
