@@ -6,10 +6,10 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from federations import MODULES, SETTINGS, Federation, data, task, trained_part
+from federations import MODULES, QUICK, SETTINGS, Federation, data, task, trained_part
 
 import pagefl
-from pagefl import FederatedData, Task
+from pagefl import Algorithm, FederatedData, Task
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core import rng
 from pagefl.core.layout import Layout
@@ -20,8 +20,12 @@ CASES = [(name, module) for name in ALGORITHMS for module in MODULES if module !
 every_case = pytest.mark.parametrize(("name", "module"), CASES)
 
 
+def made(name: str) -> Algorithm:
+    return ALGORITHMS[name](**QUICK.get(name, {}))
+
+
 def run(name: str, module: str, data_options: dict | None = None, **settings: object) -> Run:
-    return pagefl.run(task=task(module, **(data_options or {})), algorithm=ALGORITHMS[name](), **settings)
+    return pagefl.run(task=task(module, **(data_options or {})), algorithm=made(name), **settings)
 
 
 def assert_same_bits(one: Run, other: Run) -> None:
@@ -63,7 +67,7 @@ def test_resume_is_exact(name, module, participation, tmp_path):
     options = {"participation": participation, "workers": 1}
     straight = run(name, module, rounds=5, out=tmp_path / "straight", **options)
     run(name, module, rounds=2, out=tmp_path / "stopped", **options)
-    resumed = pagefl.resume(tmp_path / "stopped", task=task(module), algorithm=ALGORITHMS[name](), rounds=5)
+    resumed = pagefl.resume(tmp_path / "stopped", task=task(module), algorithm=made(name), rounds=5)
     assert_same_bits(straight, resumed)
 
 
@@ -79,7 +83,7 @@ def test_no_test_label_reaches_training(name, module):
 
 @every_case
 def test_algorithm_keeps_nothing_to_itself(name, module):
-    algorithm = ALGORITHMS[name]()
+    algorithm = made(name)
     before = copy.deepcopy(vars(algorithm))
     pagefl.run(task=task(module), algorithm=algorithm)
     assert vars(algorithm) == before == asdict(algorithm)
@@ -92,7 +96,7 @@ def test_absent_clients_wait_untouched(name, module):
     assert trained.sum() == 2
     first = task(module).fresh_module(0)
     row = Layout(first).row(first)
-    for key, value in ALGORITHMS[name]().client_state(row, Layout(first)).items():
+    for key, value in made(name).client_state(row, Layout(first)).items():
         assert torch.equal(one.state[f"kept.{key}"][~trained], value.expand(3, *value.shape))
     assert torch.equal(one.state["clients.personal"][~trained], row.expand(3, -1))
     assert not torch.equal(one.state["clients.personal"][trained], row.expand(2, -1))
@@ -112,7 +116,7 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
         moved = lambda seed, *n: key(seed, *n[:-1], order[n[-1]]) if n[0] in of_clients else key(seed, *n)  # noqa: E731
         monkeypatch.setattr(rng, "key", moved)
         shuffled = FederatedData([pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public)
-        result = pagefl.run(task=Task("permuted", MODULES[module], shuffled, SETTINGS), algorithm=ALGORITHMS[name](), chunk=2)
+        result = pagefl.run(task=Task("permuted", MODULES[module], shuffled, SETTINGS), algorithm=made(name), chunk=2)
         monkeypatch.undo()
         return result
 
@@ -125,12 +129,12 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
 def test_a_lone_client_is_its_own_federation(name, module):
     """Where the server averages, the shared model is what the client uploaded; where it does not, nothing blows up."""
     alone = Task("alone", MODULES[module], data(sizes=(17,), single_class=None), SETTINGS)
-    federation = Federation.of_task(alone, ALGORITHMS[name](), Settings(**SETTINGS))
+    federation = Federation.of_task(alone, made(name), Settings(**SETTINGS))
     for round in range(1, 4):
         federation.train(round, np.array([0]), np.array([0.3]), np.array([2]))
         federation.aggregate(np.array([0]), np.ones(1))
     assert bool(torch.isfinite(federation.shared["model"]).all())
-    if federation.uploads and ALGORITHMS[name].aggregate is pagefl.Algorithm.aggregate:
+    if federation.uploads and ALGORITHMS[name].aggregate is Algorithm.aggregate:
         assert torch.equal(federation.shared["model"], federation.uploads["model"][0])
 
 
@@ -139,7 +143,7 @@ def test_nothing_but_uploads_reaches_the_server(name, module):
     """P4: with noise in all that clients keep to themselves, the server comes to the same state."""
 
     def after(spoil: bool) -> dict[str, torch.Tensor]:
-        federation = Federation.of_task(task(module), ALGORITHMS[name](), Settings(**SETTINGS))
+        federation = Federation.of_task(task(module), made(name), Settings(**SETTINGS))
         federation.train(1, np.arange(5), np.full(5, 0.3), np.full(5, 2))
         if spoil:
             uploads = list(federation.uploads.values())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federations import task
+from federations import QUICK, task
 
 import pagefl
 from pagefl.algorithms import ALGORITHMS
@@ -30,7 +30,7 @@ def poisoned(name: str, sizes: tuple[int, ...] = (POISONED,), round: int = 1):
             personal = torch.where(bad, torch.inf, outcome.personal)
             return replace(outcome, upload=spoil(outcome.upload), kept=spoil(outcome.kept), personal=personal)
 
-    return Poisoned()
+    return Poisoned(**QUICK.get(name, {}))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -49,7 +49,7 @@ def test_quarantine_is_absence(name, monkeypatch):
     """The round is that of a federation whose other four clients were drawn."""
     bad = pagefl.run(task=task("mlp"), algorithm=poisoned(name), rounds=1)
     monkeypatch.setattr("pagefl.core.server.ServerHalf.participants", lambda self, round, share: np.array([1, 2, 3, 4]))
-    absent = pagefl.run(task=task("mlp"), algorithm=ALGORITHMS[name](), rounds=1)
+    absent = pagefl.run(task=task("mlp"), algorithm=ALGORITHMS[name](**QUICK.get(name, {})), rounds=1)
     for key, value in bad.state.items():
         torch.testing.assert_close(value, absent.state[key], rtol=1e-5, atol=1e-6, equal_nan=True)  # NaN: nothing told yet
 

@@ -29,6 +29,7 @@ from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import RowModel, StackedModel
 from pagefl.core.training.stack import Training
 
+pytestmark = pytest.mark.xdist_group("oracle of algorithms")  # one worker keeps the expected states
 SEED = 5
 LR = [0.3, 0.05, 0.1, 0.5, 0.2]
 EPOCHS = [4, 1, 3, 2, 7]
@@ -292,15 +293,6 @@ PATHS = {
     "rows-mlp": (RowModel, mlp, 1),
 }
 CASES = [(name, path) for name in ORACLES for path in PATHS if name != "fedrecon" or path.endswith("mlp")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are many times slower on two threads, should something else want a core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def fresh(make: Callable[[], nn.Module]) -> nn.Module:

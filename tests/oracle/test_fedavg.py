@@ -1,6 +1,8 @@
 """FedAvg against a plain loop over clients with torch.optim.SGD, on unequal sizes, epochs and learning rates."""
 
 import copy
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,56 +21,84 @@ from pagefl.core.training.stack import Training
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 
-LR = np.array([0.3, 0.05, 0.1, 0.5, 0.2])
-EPOCHS = np.array([4, 1, 3, 2, 7])
-SEED, ROUNDS = 5, 3
+SEED = 5
 PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
 
 
-def plain_fedavg(module: nn.Module, splits: FederatedData, rounds: int = ROUNDS) -> nn.Module:
-    """As anybody would write it. Only the order of the examples is taken from the engine's random stream."""
+class Plan(NamedTuple):
+    """What everybody does: a learning rate and a number of epochs for each client."""
+
+    lr: tuple[float, ...]
+    epochs: tuple[int, ...]
+    rounds: int
+    clip: float = SETTINGS["clip"]
+    weight_decay: float = SETTINGS["weight_decay"]
+    batch_size: int = SETTINGS["batch_size"]
+
+
+def plain_fedavg(module: nn.Module, splits: FederatedData, plan: Plan) -> torch.Tensor:
+    """As anybody would write it, in the precision of the module. Only the order of the examples is that of the engine."""
+    module = copy.deepcopy(module)
+    dtype = next(module.parameters()).dtype
     sizes = splits.train.sizes.double()
-    for round in range(1, rounds + 1):
+    for round in range(1, plan.rounds + 1):
         total = [torch.zeros_like(p) for p in module.parameters()]
         for i in range(len(sizes)):
             x, y = splits.train.client(i)
+            x = x.to(dtype) if x.is_floating_point() else x
             own = copy.deepcopy(module)
-            optimizer = torch.optim.SGD(own.parameters(), lr=LR[i], weight_decay=SETTINGS["weight_decay"])
+            optimizer = torch.optim.SGD(own.parameters(), lr=plan.lr[i], weight_decay=plan.weight_decay)
             key = np.array([rng.key(SEED, "batches", round, 0, i)], np.uint64)
-            index, counts, _ = draw(key, np.array([len(y)]), EPOCHS[i : i + 1], SETTINGS["batch_size"])
+            index, counts, _ = draw(key, np.array([len(y)]), np.array(plan.epochs[i : i + 1]), plan.batch_size)
             for batch, count in zip(index[0], counts[0], strict=True):
                 chosen = torch.from_numpy(batch[:count]).long()
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(own(x[chosen]), y[chosen]).backward()
-                nn.utils.clip_grad_norm_(own.parameters(), SETTINGS["clip"])
+                nn.utils.clip_grad_norm_(own.parameters(), plan.clip)
                 optimizer.step()
             for sum_, p in zip(total, own.parameters(), strict=True):
                 sum_ += p.detach() * float(sizes[i] / sizes.sum())
         for p, sum_ in zip(module.parameters(), total, strict=True):
             p.data = sum_
-    return module
+    return Layout(module).row(module).double()
+
+
+def engine_fedavg(model: Model, splits: FederatedData, plan: Plan, chunk: int) -> torch.Tensor:
+    training = Training(SEED, 0.1, plan.batch_size, plan.weight_decay, plan.clip)
+    federation = Federation.of_model(model, FedAvg(), splits, training, row=model.layout.row(model.module), chunk=chunk)
+    sizes = splits.train.sizes.numpy()
+    everybody = np.arange(len(sizes))
+    for round in range(1, plan.rounds + 1):
+        federation.train(round, everybody, np.array(plan.lr), np.array(plan.epochs))
+        federation.aggregate(everybody, sizes / sizes.sum())
+    return federation.shared["model"].double()
+
+
+def fresh(make: Callable[[], nn.Module]) -> nn.Module:
+    with rng.torch_stream(1, "module"):
+        return make()
+
+
+def assert_no_farther_than_torch(ours: torch.Tensor, module: nn.Module, splits: FederatedData, plan: Plan) -> None:
+    """Every CPU and thread count rounds in its own way, so two float32 results are never compared with each other.
+
+    The plain loop in float64 is the truth. Ours may be a few times as far from it as the same loop in float32, plus a
+    thousandth of the distance that the model moved: a learning rate that is wrong by one per cent is ten times as far.
+    """
+    first = Layout(module).row(module).double()
+    truth = plain_fedavg(copy.deepcopy(module).double(), splits, plan)
+    error = (ours - truth).norm()
+    moved = (truth - first).norm()
+    allowed = 4 * (plain_fedavg(module, splits, plan) - truth).norm() + 1e-3 * moved
+    assert error <= allowed < 1e-2 * moved, (error, allowed, moved)
 
 
 @pytest.mark.parametrize(("path", "make"), PATHS)
 @pytest.mark.parametrize("chunk", [1, 2, 5])
 def test_fedavg_is_plain_sgd_and_an_average(path, make, chunk):
-    with rng.torch_stream(1, "module"):
-        module = make()
-    expected = plain_fedavg(copy.deepcopy(module), data())
-
-    got = engine_fedavg(path(module), data(), chunk)
-    torch.testing.assert_close(got, Layout(module).row(expected), rtol=1e-5, atol=1e-6)
-
-
-def engine_fedavg(model: Model, splits: FederatedData, chunk: int, rounds: int = ROUNDS) -> torch.Tensor:
-    training = Training(SEED, 0.1, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
-    federation = Federation.of_model(model, FedAvg(), splits, training, row=model.layout.row(model.module), chunk=chunk)
-    sizes = splits.train.sizes.numpy()
-    everybody = np.arange(len(sizes))
-    for round in range(1, rounds + 1):
-        federation.train(round, everybody, LR[everybody], EPOCHS[everybody])
-        federation.aggregate(everybody, sizes / sizes.sum())
-    return federation.shared["model"]
+    plan = Plan(lr=(0.3, 0.05, 0.1, 0.5, 0.2), epochs=(4, 1, 3, 2, 7), rounds=3)
+    ours = engine_fedavg(path(fresh(make)), data(), plan, chunk)
+    assert_no_farther_than_torch(ours, fresh(make), data(), plan)
 
 
 def pictures(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,13 +123,10 @@ def texts(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     ],
 )
 def test_large_models_on_bytes(path, make, draw_client):
+    """Short steps, and few: a narrow net with GroupNorm amplifies rounding with every long one."""
     splits = FederatedData([draw_client(n, n) for n in (5, 9)], [draw_client(2, 1)] * 2, draw_client(4, 3))
-    with rng.torch_stream(1, "module"):
-        module = make()
-    expected = plain_fedavg(copy.deepcopy(module), splits, rounds=1)
-    torch.testing.assert_close(
-        engine_fedavg(path(module), splits, chunk=2, rounds=1), Layout(module).row(expected), rtol=1e-4, atol=1e-5
-    )
+    plan = Plan(lr=(0.05, 0.02), epochs=(1, 2), rounds=1, clip=0.3)
+    assert_no_farther_than_torch(engine_fedavg(path(fresh(make)), splits, plan, chunk=2), fresh(make), splits, plan)
 
 
 def test_batches_are_fresh_shuffles_of_everything():

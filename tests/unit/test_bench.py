@@ -6,11 +6,14 @@ import pytest
 from pagefl.experiments import bench, bench_rounds, load
 from pagefl.experiments.load import Load
 
+pytestmark = pytest.mark.xdist_group("bench")  # measured once
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # which path is the faster is remembered: not here
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")  # two threads of a small loop mostly wait for one another
         return bench.engine(quick=True)
 
 

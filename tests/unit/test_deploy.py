@@ -26,6 +26,7 @@ from pagefl.report.progress import Progress, summary
 from pagefl.runtime.simulation import split
 
 CLIENTS = 4
+LEARNING = ("page", "dapfl", "page-shared")
 UNREADABLE = object()
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # Flower's runtime sets it before an app begins
 
@@ -85,7 +86,7 @@ class NearGrid:
 def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
     """`players`: a name, and how they share, as in page-shared/weights."""
     name, _, share = players.partition("/")
-    own = {"warm_up": 2} if name in ("page", "dapfl", "page-shared") else {}  # so that agents learn in five rounds
+    own = {"warm_up": 2, "epochs_max": 4} if name in LEARNING else {}  # so that agents learn in five short rounds
     own |= {"explore": 0.8} if name == "page-shared" else {}
     own |= {"share": share} if share else {}
     raw = {"task": {"name": task, "clients": CLIENTS}, "algorithm": algorithm, "players": {"name": name, **own}}

@@ -80,12 +80,28 @@ def test_refused_modules(module, words):
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
-def test_holdout_is_not_trained_on():
+def test_holdout_takes_a_share_of_every_client():
     whole, held = task().data, task().data.hold_out(0.3, seed=0)
     assert held.holdout.sizes.tolist() == [1, 5, 12, 8, 3]
     assert (held.train.sizes + held.holdout.sizes).tolist() == whole.train.sizes.tolist()
-    run = pagefl.run(task=task(), algorithm="fedavg", holdout=0.3)
-    assert run.rounds[-1]["train_loss"] > 0
+
+
+@pytest.mark.parametrize(("algorithm", "module"), [("fedavg", "linear"), ("fedavg", "mlp"), ("fedala", "mlp")])
+def test_holdout_is_not_trained_on(algorithm, module):
+    """With other labels in the hold-out every trained tensor is the same, bit for bit, and what it is judged by is not."""
+    clean, poisoned = task(module), task(module)
+    held = clean.data.hold_out(0.3, seed=0).holdout
+    out = (clean.data.train.x[:, None] == held.x).all(2).any(1)
+    assert int(out.sum()) == len(held.y)
+    poisoned.data.train.y[out] = (clean.data.train.y[out] + 1) % CLASSES
+
+    with_holdout, without = (
+        [pagefl.run(task=own, algorithm=algorithm, holdout=share, seed=0) for own in (clean, poisoned)] for share in (0.3, 0.0)
+    )
+    for key, value in with_holdout[0].state.items():
+        assert torch.equal(value, with_holdout[1].state[key]), key
+    assert with_holdout[0].rounds[-1]["train_loss"] != with_holdout[1].rounds[-1]["train_loss"]
+    assert not torch.equal(*(run.state["server.model"] for run in without))  # so the labels matter where they are trained on
 
 
 def test_the_path_is_measured_once(monkeypatch, tmp_path):

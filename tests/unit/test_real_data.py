@@ -1,5 +1,6 @@
 """The real data sets, where there are any: below PAGEFL_DATA, or packed in a folder `shared/data` beside the repository."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import pagefl
+from pagefl import Task
 from pagefl.algorithms import ALGORITHMS
 from pagefl.data import shakespeare
 from pagefl.data.cifar100 import CIFAR100
@@ -18,7 +21,7 @@ from pagefl.data.tiny_imagenet import TINY_IMAGENET
 from pagefl.experiments.settings import NICKNAMES
 from pagefl.experiments.tasks import TASKS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real data")]  # unpacked and read once
 UNPACK = Path(__file__).parents[3] / "shared" / "data" / "unpack"
 
 
@@ -82,9 +85,31 @@ def test_an_image_federation_has_the_papers_sizes():
     assert sorted(map(bytes, images)) == sorted(map(bytes, whole))
 
 
+def loss(module: nn.Module, pair: tuple[torch.Tensor, torch.Tensor]) -> float:
+    with torch.no_grad():
+        return nn.functional.cross_entropy(module.eval()(pair[0]), pair[1]).item()
+
+
+@functools.cache
+def untrained(task: str) -> Task:
+    return TASKS[task](seed=0, clients=2, per_client=20)
+
+
 @pytest.mark.parametrize("task", ["cifar100-small", "tiny-imagenet-small", "shakespeare-small"])
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, *NICKNAMES])
-def test_every_real_task_runs(task, algorithm):
+def test_every_real_task_runs_and_learns(task, algorithm):
+    """After one epoch every client's own model fits its own training data better, and the shared model fits all of them."""
     options = {"name": task, "clients": 2, "per_client": 20}
-    run = pagefl.run(task=options, algorithm=algorithm, rounds=1, epochs=1)
-    assert np.isfinite(run.rounds[-1]["global_loss"])
+    run = pagefl.run(task=options, algorithm=algorithm, rounds=1, epochs=1, seed=0)
+    train, first = untrained(task).data.train, untrained(task).fresh_module(0)
+
+    losses = [loss(run.personal(i), train.client(i)) for i in range(2)]
+    assert all(own < loss(first, train.client(i)) for i, own in enumerate(losses)), losses
+    assert run.rounds[-1]["train_loss"] == pytest.approx(np.mean(losses), rel=1e-3)
+    before, after = (loss(module, (train.x, train.y)) for module in (first, run.model))
+    if algorithm == "local":  # nothing is shared
+        assert after == before
+    elif algorithm == "fedrod":  # its shared model minimises the balanced softmax loss instead
+        assert after != before
+    else:
+        assert after < before

@@ -51,8 +51,7 @@ def test_killed_at_any_instant(straight, tmp_path):
     for _ in range(8):
         process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
         before = len(rounds_of(out)) if (out / "rounds.jsonl").exists() else 0
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:  # let it come a little further than last time
+        while process.poll() is None:  # let it come a little further than last time
             if (out / "rounds.jsonl").exists() and (out / "rounds.jsonl").read_bytes().count(b"\n") > before + chance.randrange(
                 4
             ):
@@ -192,7 +191,7 @@ def test_ctrl_c_ends_the_round_and_keeps_it(tmp_path):
     while not (out / "checkpoint").exists():
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=1200)
     assert process.returncode == 128 + signal.SIGINT, errors
     assert f"pagefl resume {out}" in errors
     assert "Traceback" not in errors

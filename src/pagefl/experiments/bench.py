@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pagefl.algorithms.fedavg import FedAvg
+from pagefl.core.algorithm import Algorithm
 from pagefl.core.examples import Splits
 from pagefl.data.federated import FederatedData
 from pagefl.data.pairs import Pair
@@ -114,7 +114,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
                 plain.append(plain_round(model, task.data, settings))
         since = perf_counter()
 
-    play(task, FedAvg(), settings, observe=observe)
+    play(task, Algorithm(), settings, observe=observe)
     seen = watch.stop()
     del ours[:WARM]
     ratio, ratio_of_best = median(plain) / median(ours), min(plain) / min(ours)

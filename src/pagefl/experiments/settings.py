@@ -59,6 +59,8 @@ PLAYERS: dict[str, Mapping[str, Mapping[str, Number]]] = {
 PLAYERS["synthetic-mlp"] = PLAYERS["synthetic"]
 PLAYERS |= {f"{name}-small": PLAYERS[name] for name in ("cifar100", "tiny-imagenet", "shakespeare")}
 
+DEFAULT_ALGORITHM = "fedavg"
+
 # Names that stand for an algorithm and its players together.
 NICKNAMES: dict[str, dict[str, str]] = {
     "page": {"algorithm": "fedavg", "players": "page"},

@@ -36,7 +36,7 @@ LARGEST = 1_000_000  # bytes of a spec file
 
 class RunSpec(Settings):
     task: Raw = Field({"name": "synthetic"}, description="name, and the task's own settings")
-    algorithm: Raw = Field({"name": "fedavg"}, description="name, and the algorithm's own settings")
+    algorithm: Raw = Field({"name": paper.DEFAULT_ALGORITHM}, description="name, and the algorithm's own settings")
     players: Raw = Field({"name": "fixed"}, description="name, and the players' own settings")
 
     @property

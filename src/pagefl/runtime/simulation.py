@@ -24,7 +24,7 @@ from . import halves, paths
 from .halves import Say
 from .settings import Settings
 from .task import Task
-from .workers import CAN_FORK, SharedRows, Workers, one_thread
+from .workers import CAN_FORK, SharedRows, Workers, flushes_denormals, one_thread
 
 
 class Simulation:
@@ -111,11 +111,11 @@ def worker_count(settings: Settings) -> int:
 
 @contextmanager
 def one_numeric_mode() -> Iterator[None]:
-    """One thread and no denormals, so that bits do not depend on a machine's cores."""
-    threads = torch.get_num_threads()
+    """One thread, and tiny numbers count as zero; afterwards torch is as it was found."""
+    threads, flushed = torch.get_num_threads(), flushes_denormals()
     one_thread()
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)

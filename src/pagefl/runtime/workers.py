@@ -87,6 +87,11 @@ def one_thread() -> None:
     torch.set_flush_denormal(True)
 
 
+def flushes_denormals() -> bool:
+    """Whether numbers too small for a full mantissa count as zero in this thread. Torch can set this, but not tell it."""
+    return bool(torch.tensor(1e-39) * 1 == 0)
+
+
 def keep_memory() -> None:
     """Freed memory stays with the process: glibc would hand large blocks back to the kernel, and to get them again, one
     page fault after the other, took a quarter of an LSTM's step. Without glibc nothing happens."""
