@@ -247,7 +247,7 @@ WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players
 
 def _raw_spec(path: Path, *, restart: bool = False) -> specs.Raw:
     if not (path / SPEC).is_file():
-        raise UserError(f"{path} is not a run directory (it has no {SPEC}); valid is one that `pagefl run` made")
+        raise UserError(f"{path} is not a run directory (it has no {SPEC}); expected one that `pagefl run` made")
     raw = specs.read(path / SPEC)
     for name, kind in WRITTEN.items():
         if not isinstance(raw.get(name), kind):

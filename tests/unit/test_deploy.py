@@ -166,6 +166,10 @@ def with_values(change):
     return tamper
 
 
+def telling(**lies):
+    return lambda content: replaced(content, told=MetricRecord({**content[wire.NUMBERS], **lies}))
+
+
 HOSTILE = {
     "not finite": with_values(lambda own: {"model": torch.full_like(own["model"], torch.nan)}),
     "norm": with_values(lambda own: {"model": own["model"] * 1e6}),
@@ -176,6 +180,13 @@ HOSTILE = {
     "should be finite numbers": lambda content: replaced(
         content, told=MetricRecord({**content[wire.NUMBERS], "lr": [1.0, 2.0]})
     ),
+    "it tells test_accuracy = 7": telling(test_accuracy=7.0),
+    "it tells test_accuracy = nan": telling(test_accuracy=float("nan")),
+    "it tells test_loss = 1e+308": telling(test_loss=1e308),
+    "it tells train_loss = -1": telling(train_loss=-1.0),
+    "it tells reward = 1e+200": telling(reward=1e200),
+    "it tells before_accuracy = -0.5": telling(before_accuracy=-0.5),
+    "it tells size = 0": telling(size=0.0),
     "another question": lambda content: replaced(content, ask=ConfigRecord({"run": "x", "round": 1})),
     "bytes for": lambda content: replaced(content, ArrayRecord({"model": Array("float32", (930,), wire.RAW, b"few")})),
     "float64": lambda content: replaced(content, ArrayRecord({"model": Array(np.zeros(930))})),
@@ -196,6 +207,8 @@ def test_a_hostile_node_is_quarantined_and_named(reason, tmp_path):
     assert all("client 2 is quarantined" in line and reason in line for line in said)
     assert len(said) == 5
     assert deployed.rounds[-1]["global_accuracy"] > 0.5
+    told = ("local_accuracy", "local_loss", "train_loss", "local_accuracy_before", "reward_clients")
+    assert all(0 <= entry[name] < 100 for entry in deployed.rounds for name in told)  # nothing of it is in the records
 
 
 def test_a_reply_that_cannot_be_read_takes_no_other_with_it(tmp_path):

@@ -203,7 +203,7 @@ def test_wrong_cifar_files(tmp_path, monkeypatch):
     other = pickle.dumps({"data": [1, 2]})
     (folder / "train").write_bytes(other)
     monkeypatch.setitem(cifar100.MD5, "train", md5(other).hexdigest())
-    with pytest.raises(UserError, match=r"train is not CIFAR-100's: valid is a dict with data \[n, 3072\] and n fine_labels"):
+    with pytest.raises(UserError, match=r"train is not CIFAR-100's: expected a dict with data \[n, 3072\] and n fine_labels"):
         CIFAR100.load(tmp_path)
     (folder / "train").unlink()
     with pytest.raises(UserError, match=r"cifar100: .*train cannot be read: No such file or directory"):
@@ -335,14 +335,14 @@ def test_a_bomb_of_a_jpeg_is_one_sentence(tiny, side, recwarn):
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda t: (t / "wnids.txt").unlink(), r"has no wnids.txt; valid is the original layout"),
+        (lambda t: (t / "wnids.txt").unlink(), r"has no wnids.txt; expected the original layout"),
         (lambda t: (t / "wnids.txt").write_text("n01\n"), "wnids.txt names 1 classes"),
         (lambda t: (t / "val/images/val_1.JPEG").unlink(), r"names 'val_1.JPEG' of class 'n01', which is not there"),
         (lambda t: (t / "train/n04/images").mkdir(parents=True) or (t / "train/n04/images/a.JPEG").touch(), "train/n04 is not"),
         (lambda t: [p.unlink() for p in (t / "train/n02/images").iterdir()], "train/n02/images has no JPEG"),
         (lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(1)[:300]), "n01_0.JPEG is not a whole JPEG file"),
         (lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(b"GIF89a"), "n01_0.JPEG is not a whole JPEG file"),
-        (lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(1, side=32)), "has 32×32 pixels; valid is 64×64"),
+        (lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(1, side=32)), "has 32×32 pixels; expected 64×64"),
     ],
 )
 def test_wrong_tiny_imagenet_files(tiny, spoil, sentence):
@@ -493,7 +493,7 @@ def test_the_commands_say_what_is_there_and_what_is_missing(tmp_path, monkeypatc
     assert "train.x [6, 3, 32, 32]" in capsys.readouterr().err
     assert command(monkeypatch, "data", "check", "synthetic") == 0
     assert command(monkeypatch, "data", "check", "cifar10") == 2
-    assert "there is no such task; valid is synthetic" in capsys.readouterr().err
+    assert "there is no such task; expected one of synthetic" in capsys.readouterr().err
     figure = tmp_path / "dealt.png"
     assert command(monkeypatch, "data", "show", "synthetic", "--clients", "5", "--out", str(figure)) == 0
     assert figure.read_bytes().startswith(b"\x89PNG")

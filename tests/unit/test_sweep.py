@@ -49,7 +49,7 @@ def test_a_grid_is_every_combination():
     assert {one.task["clients"] for one in found} == {3, 4}
     assert {one.label for one in found} == {"fedavg", "page"}
     for bad in ({}, {"seed": 1}, {"seed": []}):
-        with pytest.raises(UserError, match="sweep: valid is a table of lists"):
+        with pytest.raises(UserError, match="sweep: expected a table of lists"):
             sweep.grid({**SMALL, "sweep": bad})
     with pytest.raises(UserError, match="algorithm = 'fedavgg'"):
         sweep.grid({**SMALL, "sweep": {"algorithm": ["fedavgg"]}})
@@ -161,10 +161,10 @@ def test_missing_data_leave_a_block_out(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["reproduce", "table9"], "reproduce table9: valid is table1"),
-        (["reproduce", "table1", "--scale", "huge"], "--scale huge: valid is smoke, laptop or paper"),
+        (["reproduce", "table9"], "reproduce table9: expected one of table1"),
+        (["reproduce", "table1", "--scale", "huge"], "--scale huge: expected smoke, laptop or paper"),
         (["reproduce", "table1", "--task", "mnist"], "--task mnist: table1 has synthetic, cifar100"),
-        (["reproduce", "table1", "--task", "synthetic", "--part", "3/2"], "--part 3/2: valid is K/N"),
+        (["reproduce", "table1", "--task", "synthetic", "--part", "3/2"], "--part 3/2: expected K/N"),
         (["compare", "nowhere"], "nowhere: there is no such directory"),
     ],
 )

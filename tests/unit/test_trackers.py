@@ -38,7 +38,7 @@ def test_mlflow_has_every_round(tmp_path, monkeypatch):
 
 
 def test_an_unknown_tracker_is_one_sentence(tmp_path, monkeypatch):
-    with pytest.raises(pagefl.UserError, match="--track wandb: valid is tensorboard or mlflow"):
+    with pytest.raises(pagefl.UserError, match="--track wandb: expected tensorboard or mlflow"):
         tracker("wandb", tmp_path, "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(pagefl.UserError, match=r"mlflow is not installed; `pip install \"pagefl\[mlflow\]\"` brings it"):

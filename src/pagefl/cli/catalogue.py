@@ -30,7 +30,7 @@ def show(name: Annotated[str, typer.Argument(help="a task, an algorithm or playe
     kind = next((kind for kind, entries in kinds.items() if name in entries), None)
     if kind is None:
         valid = dict.fromkeys(entry for entries in kinds.values() for entry in entries)
-        raise UserError(f"show {name}: there is no such task, algorithm or players; valid is {', '.join(valid)}")
+        raise UserError(f"show {name}: there is no such task, algorithm or players; expected one of {', '.join(valid)}")
     builder = kinds[kind][name]
     source = None if kind == "tasks" else sys.modules[builder.__module__].__doc__
     console.print(
@@ -59,5 +59,5 @@ def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
         "tasks": {**TASKS},
     }
     if kind not in catalogues:
-        raise UserError(f"list {kind}: valid is {' or '.join(catalogues)}")
+        raise UserError(f"list {kind}: expected {' or '.join(catalogues)}")
     return catalogues[kind]

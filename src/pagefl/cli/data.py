@@ -69,7 +69,7 @@ def _original(task: str) -> Any:
     from pagefl.experiments.tasks import ORIGINALS, TASKS
 
     if task not in TASKS:
-        raise UserError(f"data {task}: there is no such task; valid is {', '.join(TASKS)}")
+        raise UserError(f"data {task}: there is no such task; expected one of {', '.join(TASKS)}")
     if task not in ORIGINALS:
         err.print(f"{task} needs no files: its data are made up")
         raise typer.Exit

@@ -71,7 +71,7 @@ def reproduce(
         bench.table5(json=False, quick=scale == "smoke")
         return
     if scale not in ("smoke", "laptop", "paper"):
-        raise UserError(f"--scale {scale}: valid is smoke, laptop or paper")
+        raise UserError(f"--scale {scale}: expected smoke, laptop or paper")
     wanted = paper.experiment(name, cast(paper.Scale, scale))
     if task is not None:
         blocks = tuple(block for block in wanted.blocks if block.title.split(",")[0] == task)
@@ -105,7 +105,7 @@ def _part(text: str) -> slice:
 
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise UserError(f"--part {text}: valid is K/N with K from 1 to N, such as 2/8")
+        raise UserError(f"--part {text}: expected K/N with K from 1 to N, such as 2/8")
     return slice(int(number) - 1, None, int(parts))
 
 

@@ -37,7 +37,7 @@ def read(source: Path) -> Arrays:
         found = unpickle(_verified(source, name), f"{source}: {name}")
         images, labels = (found.get(key) if isinstance(found, dict) else None for key in (b"data", b"fine_labels"))
         if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3072 or not _are_labels(labels, images):
-            raise UserError(f"{source}: {name} is not CIFAR-100's: valid is a dict with data [n, 3072] and n fine_labels")
+            raise UserError(f"{source}: {name} is not CIFAR-100's: expected a dict with data [n, 3072] and n fine_labels")
         arrays[f"{name}.x"] = torch.from_numpy(images.reshape(-1, 3, 32, 32))
         arrays[f"{name}.y"] = torch.tensor(labels)
     return arrays

@@ -79,14 +79,14 @@ def from_disk(
 def _folders(folder: Path) -> tuple[list[Path], list[Path]]:
     """The partitions in the order of their numbers, and where the server's examples are, if anywhere."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; valid is one that holds datasets partition_0, partition_1, …")
+        raise UserError(f"{folder} is not a folder; expected one that holds datasets partition_0, partition_1, …")
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     partitions = [f"partition_{i}" for i in range(sum(name.startswith("partition_") for name in found))]
     if not partitions or not set(partitions) <= set(found):
-        raise UserError(f"{folder} holds {', '.join(found) or 'no folder'}; valid is partition_0, partition_1, … without a gap")
+        raise UserError(f"{folder} holds {', '.join(found) or 'no folder'}; expected partition_0, partition_1, … without a gap")
     public = [name for name in ("server", "test") if name in found]
     if len(public) > 1:
-        raise UserError(f"{folder} holds both server and test; valid is one of them, for the server's examples")
+        raise UserError(f"{folder} holds both server and test; expected one of them, for the server's examples")
     return [folder / name for name in partitions], [folder / name for name in public]
 
 
@@ -96,12 +96,12 @@ def _splits(path: Path) -> dict[str, datasets.Dataset]:
         found = datasets.load_from_disk(str(path))
     except (OSError, ValueError, LookupError, TypeError) as error:  # an empty one is an IndexError
         raise UserError(
-            f"{path} cannot be read ({error}); valid is a dataset with examples as save_to_disk leaves it"
+            f"{path} cannot be read ({error}); expected a dataset with examples as save_to_disk leaves it"
         ) from None
     splits = {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
     spare = set(splits) - ({"train", "test"} if path.name.startswith("partition_") else {"train"})
     if spare or "train" not in splits:
-        raise UserError(f"{path} has splits {', '.join(splits)}; valid is one dataset or, for a client, train and test")
+        raise UserError(f"{path} has splits {', '.join(splits)}; expected one dataset or, for a client, train and test")
     return splits
 
 
@@ -113,7 +113,7 @@ def _columns(path: Path, features: datasets.Features, x: str | None, y: str | No
         if given in features or (given is None and len(found) == 1):
             return given or found[0]
         valid = ", ".join(f"{name!r} ({type(features[name]).__name__})" for name in features)
-        raise UserError(f"{role}={given!r} does not tell which column of {path} to use; valid is one of {valid}")
+        raise UserError(f"{role}={given!r} does not tell which column of {path} to use; expected one of {valid}")
 
     labels = of(datasets.ClassLabel)
     if len(labels) != 1:  # such as CIFAR-100's coarse and fine ones
@@ -123,7 +123,7 @@ def _columns(path: Path, features: datasets.Features, x: str | None, y: str | No
 
 def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
     if not len(table) or not {x, y} <= {*table.features}:
-        raise UserError(f"{path} has {len(table)} rows of {', '.join(table.features)}; valid is one or more of {x} and {y}")
+        raise UserError(f"{path} has {len(table)} rows of {', '.join(table.features)}; expected one or more of {x} and {y}")
     columns = table.select_columns([*{x, y}]).with_format("arrow")[:]  # as stored: this format decodes nothing
     read = _images if isinstance(table.features[x], datasets.Image) else _numbers
     return read(f"{path}, column {x!r},", columns[x]), _numbers(f"{path}, column {y!r},", columns[y])
@@ -159,10 +159,10 @@ def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:
     while isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         lengths = pc.list_value_length(values).unique().to_pylist()
         if len(lengths) > 1 or lengths == [None]:
-            raise UserError(f"{where} has lists of lengths {lengths[:3]}; valid is one length for all")
+            raise UserError(f"{where} has lists of lengths {lengths[:3]}; expected one length for all")
         shape, values = [*shape, lengths[0]], values.flatten()
     kinds = {torch.float32: pa.types.is_floating, torch.uint8: pa.types.is_uint8, torch.int64: pa.types.is_integer}
     kind = next((dtype for dtype, fits in kinds.items() if fits(values.type)), None)
     if kind is None or values.null_count:
-        raise UserError(f"{where} holds {values.type} with {values.null_count} missing; valid are numbers, none missing")
+        raise UserError(f"{where} holds {values.type} with {values.null_count} missing; expected numbers, none missing")
     return torch.tensor(values.to_numpy(zero_copy_only=False), dtype=kind).view(shape)

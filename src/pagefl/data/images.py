@@ -47,7 +47,7 @@ def deal(labels: torch.Tensor, clients: int, split: Split, delta: float, sigma: 
     if split == "iid":
         return partition.iid(len(labels), clients, seed, sizes)
     if sizes is not None:
-        raise UserError(f"task.sigma = {sigma}: shards are of equal sizes; valid is 0, or another split")
+        raise UserError(f"task.sigma = {sigma}: shards are of equal sizes; expected 0, or another split")
     return partition.shards(labels.numpy(), clients, SHARDS, seed)
 
 

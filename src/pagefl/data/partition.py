@@ -55,7 +55,7 @@ def label_skew(labels: ArrayLike, clients: int, delta: float, seed: int, sizes: 
     labels = _numbers("labels", labels)
     room, stock = _sizes(len(labels), clients, sizes), np.unique(labels, return_counts=True)[1]
     if not 1e-9 <= delta <= 1e9:
-        raise UserError(f"delta = {delta}: valid is a number from 1e-9 (one class each) to 1e9 (all alike)")
+        raise UserError(f"delta = {delta}: expected a number from 1e-9 (one class each) to 1e9 (all alike)")
     stream, shape = rng.stream(seed, "partition", "label_skew"), (clients, len(stock))
     # Gamma(delta) is Gamma(delta + 1) * U^(1 / delta): where a small delta's gammas are all zero, their logarithms are not.
     logs = np.log(stream.standard_gamma(delta + 1, shape)) - stream.standard_exponential(shape) / delta
@@ -68,7 +68,7 @@ def quantity_skew(samples: int, clients: int, sigma: float, seed: int, *, minimu
     """Log-normal `sizes` for the other functions; sigma is the spread of their logarithms, as far as `minimum` allows."""
     minimum = max(1, min(minimum, int(_sizes(samples, clients).min())))
     if not 0 <= sigma <= 10:
-        raise UserError(f"sigma = {sigma}: valid is a number from 0 (all equal) to 10")
+        raise UserError(f"sigma = {sigma}: expected a number from 0 (all equal) to 10")
     raw = np.exp(sigma * rng.stream(seed, "partition", "sizes").normal(size=clients))
     # If the k smallest are raised to the minimum, this scale is left for the rest; the right k has the least of them,
     # for sum(max(minimum, scale * raw)) is the largest, over k, of k * minimum + scale * (the rest's sum).
@@ -84,7 +84,7 @@ def shards(labels: ArrayLike, clients: int, per_client: int, seed: int) -> Parti
     labels = _numbers("labels", labels)
     most = int(_sizes(len(labels), clients).min())
     if not 1 <= per_client <= most:
-        raise UserError(f"per_client = {per_client}: valid is 1 to {most}, so that no shard is empty")
+        raise UserError(f"per_client = {per_client}: expected 1 to {most}, so that no shard is empty")
     dealt = rng.stream(seed, "partition", "shards").permutation(clients * per_client) // per_client
     owners = np.empty_like(labels)
     owners[np.argsort(labels, kind="stable")] = np.repeat(dealt, _sizes(len(labels), len(dealt)))
@@ -132,17 +132,17 @@ def _deal(priors, by_class, stock, room, draws):  # type: ignore[no-untyped-def]
 def _sizes(samples: int, clients: int, sizes: ArrayLike | None = None) -> Integers:
     """The given sizes if they are possible, else equal ones: they differ by at most one."""
     if not 1 <= clients <= samples:
-        raise UserError(f"clients = {clients}: valid is 1 to {samples}, the number of samples")
+        raise UserError(f"clients = {clients}: expected 1 to {samples}, the number of samples")
     if sizes is None:
         return samples // clients + (np.arange(clients) < samples % clients).astype(np.int64)
     given = _numbers("sizes", sizes, clients)
     if given.min() < 1 or given.sum() != samples:
-        raise UserError(f"sizes = {given.min()} and more, {given.sum()} in all: valid is 1 and more, {samples} in all")
+        raise UserError(f"sizes = {given.min()} and more, {given.sum()} in all: expected 1 and more, {samples} in all")
     return given
 
 
 def _numbers(field: str, values: ArrayLike, count: int | None = None) -> Integers:
     given = np.asarray(values)
     if given.ndim != 1 or given.size != (count or given.size or 1) or given.dtype.kind not in "iu" or given.min() < 0:
-        raise UserError(f"{field} = {given.dtype}{list(given.shape)}: valid is {count or 'some'} whole numbers from 0")
+        raise UserError(f"{field} = {given.dtype}{list(given.shape)}: expected {count or 'some'} whole numbers from 0")
     return given.astype(np.int64)

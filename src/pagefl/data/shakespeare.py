@@ -130,7 +130,7 @@ def federation(clients: int, per_client: int, seed: int) -> FederatedData:
             f"task.per_client = {per_client} takes; use fewer of either"
         )
     if min(parts) < 1:
-        raise UserError(f"task.per_client = {per_client}: it must leave a sample for the server; valid is 8 or more")
+        raise UserError(f"task.per_client = {per_client}: it must leave a sample for the server; expected 8 or more")
     chosen = able[torch.from_numpy(rng.stream(seed, "shakespeare", "roles").permutation(len(able)))][:clients]
     firsts = [0, parts[0] + LENGTH, parts[0] + parts[1] + 2 * LENGTH]
     train, test, server = (

@@ -91,7 +91,7 @@ def _image(content: bytes, name: str) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
             if image.size != (SIZE, SIZE):  # known from the header: nothing large is ever decoded
-                raise UserError(f"tiny-imagenet: {name} has {image.size[0]}×{image.size[1]} pixels; valid is {SIZE}×{SIZE}")
+                raise UserError(f"tiny-imagenet: {name} has {image.size[0]}×{image.size[1]} pixels; expected {SIZE}×{SIZE}")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except (*BOMBS, OSError, SyntaxError) as error:
         raise UserError(f"tiny-imagenet: {name} is not a whole JPEG file ({error}); get the original again") from error
@@ -104,7 +104,7 @@ def _list(source: Path) -> Listing:
 
     def lines(name: str) -> list[str]:
         if name not in names:
-            raise UserError(f"{source} has no {name}; valid is the original layout: wnids.txt, train/, val/")
+            raise UserError(f"{source} has no {name}; expected the original layout: wnids.txt, train/, val/")
         return get(name).decode("utf-8", "replace").splitlines()
 
     labels = {wnid: i for i, wnid in enumerate(line.strip() for line in lines("wnids.txt") if line.strip())}

@@ -19,7 +19,7 @@ from .node import told_by
 from .remote import Replies, Reply
 
 POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
-MOST_EXAMPLES = 10**9  # that a client may say it has
+NOT_YET = ("lr", "epochs", "reward", "critic_loss", "actor_loss")  # what a client cannot tell before it has trained
 # What the SuperLink answers for a node that has died, after a minute: nobody's fault, so it is missing and not quarantined.
 GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
@@ -83,8 +83,8 @@ class GridNodes:
             raise wire.Refused(f"it calls itself client {number}, and there are {self.clients}")
         if number in self.numbers.values():
             raise wire.Refused(f"it calls itself client {int(number)}, which another node is")
-        if not 1 <= size <= MOST_EXAMPLES or size % 1:
-            raise wire.Refused(f"it says that it has {size} examples")
+        if (reason := wire.implausible({name: value for name, value in told.items() if name not in NOT_YET})) or size % 1:
+            raise wire.Refused(reason or f"it says that it has {size} examples")
         return int(number), told
 
     def ask(self, orders: Orders) -> Replies:

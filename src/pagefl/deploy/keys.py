@@ -29,7 +29,7 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
         )
     for host in hosts:
         if not host.isascii() or not 0 < len(host) <= 64:  # what a certificate can hold
-            raise UserError(f"--host {host}: valid is a name or an address of at most 64 ASCII characters")
+            raise UserError(f"--host {host}: expected a name or an address of at most 64 ASCII characters")
     folder.parent.mkdir(parents=True, exist_ok=True)
     final, folder = folder, Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))  # for its owner alone
     ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))

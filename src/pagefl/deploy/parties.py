@@ -62,18 +62,18 @@ def _read(path: Path, roles: list[str], perhaps: Sequence[str] = ()) -> tuple[di
             roles = [*roles, *(role for role in perhaps if role not in roles and f"{role}.x" in file.keys())]  # noqa: SIM118
             wanted = [f"{role}.{side}" for role in roles for side in "xy"]
             if missing := [name for name in wanted if name not in file.keys()]:  # noqa: SIM118 (not a dict)
-                raise UserError(f"data = {path}: it has no {', '.join(missing)}; valid is a safetensors file with {wanted}")
+                raise UserError(f"data = {path}: it has no {', '.join(missing)}; expected a safetensors file with {wanted}")
             tensors = {name: file.get_tensor(name) for name in wanted}
     except UserError:
         raise
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"data = {path}: it cannot be read ({error}); valid is a safetensors file with {wanted}") from error
+        raise UserError(f"data = {path}: it cannot be read ({error}); expected a safetensors file with {wanted}") from error
     pairs = {role: (tensors[f"{role}.x"], tensors[f"{role}.y"]) for role in roles}
     for role, (x, y) in pairs.items():
         if y.dim() != 1 or not len(y) or len(x) != len(y) or y.dtype != torch.int64 or int(y.min()) < 0:
             raise UserError(
                 f"data = {path}: {role} has x of shape {list(x.shape)} and y of shape {list(y.shape)}, {y.dtype}; "
-                "valid is n > 0 examples and n labels from 0, int64"
+                "expected n > 0 examples and n labels from 0, int64"
             )
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise UserError(f"data = {path}: {role}.x has values that are NaN or infinite; all must be finite")

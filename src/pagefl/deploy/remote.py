@@ -11,9 +11,10 @@ from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError
 from pagefl.game.messages import Answer, Orders, table
-from pagefl.game.terms import Terms
 from pagefl.runtime.halves import Say
 from pagefl.runtime.settings import DeploySettings
+
+from . import wire
 
 NOBODY = np.empty(0, np.int64)
 
@@ -50,12 +51,11 @@ class RemoteClients:
         clients: int,
         uploads: Set[str],
         experience: Set[str],
-        terms: Terms,
         settings: DeploySettings,
         say: Say,
     ) -> None:
         """`uploads`, `experience`: the names of the arrays that a node sends."""
-        self.nodes, self.clients, self.terms, self.settings, self.say = nodes, clients, terms, settings, say
+        self.nodes, self.clients, self.settings, self.say = nodes, clients, settings, say
         self.uploads, self.experience = uploads, experience
 
     def meet(self, orders: Orders) -> Answer | None:
@@ -91,10 +91,7 @@ class RemoteClients:
 
     def _refused(self, replies: dict[int, Reply]) -> dict[int, str]:
         """Finite, and no larger than the others': one upload must not become the model, nor one transition the policy."""
-        refused = {}
-        for number, reply in replies.items():
-            if self.terms.reward == "weighted-local" and np.isnan(reply.told["train_loss"]):
-                refused[number] = "it does not tell the loss of which the server's reward is made"
+        refused = {number: reason for number, reply in replies.items() if (reason := wire.implausible(reply.told))}
         for what, names in (("experience", self.experience), ("upload", self.uploads)):
             norms = {number: _norm(reply.arrays, names) for number, reply in replies.items()}
             finite = sorted(norm for norm in norms.values() if np.isfinite(norm))

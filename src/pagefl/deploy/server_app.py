@@ -59,7 +59,7 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         experience = players.client_policy(halves.setup_of(spec, 1)).experience(np.array([0]))
         due = {name: rows.shape[1:] for name, rows in {**half.uploads, **experience}.items()}
         nodes = GridNodes(grid, spec, due, _run_id(out), say)
-        remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), terms, spec.deploy, say)
+        remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
         make_module = partial(task.fresh_module, spec.seed)
         # Stopped, it stops at once: a SuperLink that is gone would keep it waiting for the round's end.
         return loop(
@@ -70,7 +70,7 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
 def _check(spec: RunSpec, out: Path) -> None:
     if spec.stop == "equilibrium":
         raise UserError(
-            'stop = "equilibrium": the server of a deployment does not see the clients\' own models; valid is "rounds"'
+            'stop = "equilibrium": the server of a deployment does not see the clients\' own models; expected "rounds"'
         )
     if spec.reward == "weighted-local" and "loss" not in spec.deploy.tells:
         raise UserError(f'deploy.tells = {spec.deploy.tells}: reward = "weighted-local" needs "loss" among them')

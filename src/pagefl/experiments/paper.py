@@ -165,7 +165,7 @@ FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and
 def experiment(name: str, scale: Scale) -> Experiment:
     builders = {"table1": _table1, "table2": _table2, "table3": _table3, "table4": _table4, "fig2": _fig2, "fig3": _fig3}
     if name not in builders:
-        raise UserError(f"reproduce {name}: valid is {', '.join([*builders, 'table5'])}")
+        raise UserError(f"reproduce {name}: expected one of {', '.join([*builders, 'table5'])}")
     title, blocks = builders[name](scale)
     return Experiment(name, title, tuple(blocks))
 
@@ -228,7 +228,7 @@ def _table4(scale: Scale) -> tuple[str, list[Block]]:
     biased = {ratio: _runs(task, "page", scale, bias=ratio) for ratio in TABLE4_BIAS}
     published = {f"{n} clients": numbers for n, numbers in TABLE4_CLIENTS.items()}
     shows: tuple[Shows, ...] = ("accuracy", "clients", "convergence")  # no contest: each number of clients has other data
-    return "PAGE with more clients, and with tipped rewards", [
+    return "PAGE with more clients, and with other demand ratios", [
         Block("synthetic, number of clients", sizes, published, shows),
         Block(
             f"{task}, reward ratio server:clients", biased, TABLE4_BIAS if task == "cifar100" else {}, (*shows, "differences")

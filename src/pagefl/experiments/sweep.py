@@ -62,7 +62,7 @@ def grid(raw: specs.Raw) -> list[RunSpec]:
     """Every combination of the lists under `sweep`; the rest of the file is common to all."""
     lists = raw.get("sweep", {})
     if not isinstance(lists, dict) or not lists or not all(isinstance(values, list) and values for values in lists.values()):
-        raise UserError('sweep: valid is a table of lists, such as algorithm = ["fedavg", "page"] and seed = [0, 1, 2]')
+        raise UserError('sweep: expected a table of lists, such as algorithm = ["fedavg", "page"] and seed = [0, 1, 2]')
     common = {name: value for name, value in raw.items() if name != "sweep"}
     found = []
     for choice in product(*lists.values()):

@@ -18,7 +18,7 @@ def heat_map(counts: npt.NDArray[np.int64], path: Path | str, title: str) -> Pat
     """counts: [clients, classes]. A colour is a class's share of its client's samples, white is none of it."""
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
-        raise UserError(f"path = {path}: valid is a name that ends with .png or .svg")
+        raise UserError(f"path = {path}: expected a name that ends with .png or .svg")
     clients, classes = counts.shape
     sizes = counts.sum(axis=1)
     shares = (counts / np.maximum(sizes, 1)[:, None]).T

@@ -72,7 +72,7 @@ TRACKERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "mlfl
 def tracker(name: str, directory: Path, spec_text: str) -> Tracker:
     """By its name, writing beside the run."""
     if name not in TRACKERS:
-        raise UserError(f"--track {name}: valid is {' or '.join(TRACKERS)}")
+        raise UserError(f"--track {name}: expected {' or '.join(TRACKERS)}")
     return TRACKERS[name](directory / name, spec_text)
 
 

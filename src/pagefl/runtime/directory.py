@@ -146,7 +146,7 @@ class RunDirectory:
 
     def _check_free(self) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"out = {self.path}: this is a file; valid is a new or an empty directory")
+            raise UserError(f"out = {self.path}: this is a file; expected a new or an empty directory")
         if self.path.exists() and any(entry.name != LOCK for entry in self.path.iterdir()):
             raise UserError(
                 f"out = {self.path}: the directory is not empty; choose another, or `pagefl resume {self.path}` if it is a run"

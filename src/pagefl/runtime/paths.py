@@ -39,11 +39,11 @@ def build(module: nn.Module, x: Tensor, path: str, device: str) -> Model:
         path = "fused" if fused else "rows" if random else _measured(module, x, device)
     if path == "fused" and not fused:
         raise UserError(
-            "path = fused: the module is not one linear layer in float32 on the CPU; valid is auto, stacked or rows"
+            "path = fused: the module is not one linear layer in float32 on the CPU; expected auto, stacked or rows"
         )
     if path == "stacked" and random:
         raise UserError(
-            "path = stacked: the module draws random numbers (dropout), which a stack would share; valid is auto or rows"
+            "path = stacked: the module draws random numbers (dropout), which a stack would share; expected auto or rows"
         )
     return PATHS[path](module, device)
 

@@ -12,6 +12,7 @@ from pagefl.core.errors import UserError
 from pagefl.game.equilibrium import Rest, Watch
 from pagefl.game.follower import Round
 from pagefl.game.game import Game, NobodyLeft
+from pagefl.game.messages import SIZE
 
 from .demand import Demand
 from .record import Record, finite
@@ -77,8 +78,9 @@ class Rounds:
         return float(played.answer.told["reward"][played.answer.clients].mean())
 
     def _entry(self, played: Round, seconds: float) -> Record:
-        known, told = self.game.follower.known, played.answer.told
-        asked = played.orders.clients
+        told, asked = played.answer.told, played.orders.clients
+        met = ~np.isnan(self.game.follower.known[SIZE])  # in a deployment, some may not have come yet
+        known = {name: values[met] for name, values in self.game.follower.known.items()}
         local = known["test_accuracy"]
         worst = np.sort(local)[: max(1, len(local) // 10)]
         taught = None if played.taught is None else (float(played.taught.critic.mean()), float(played.taught.actor.mean()))
