@@ -97,11 +97,16 @@ def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
 
 def deploy(spec, folder, said=None, **grid):
     data = folder / "data"
+    folder.mkdir(exist_ok=True)
     if not data.exists():
         parties.write(split(spec.make_task(), spec), data)
     near = NearGrid(spec, data, **grid)
     (folder / "run").mkdir(exist_ok=True)
-    say = (lambda message: None) if said is None else said.append
+
+    def say(message):
+        if said is not None and not message.startswith("compiling"):  # on a machine that has not done so
+            said.append(message)
+
     return server_app.serve(near, spec.toml(), data / parties.SERVER, folder / "run", say)
 
 
@@ -166,10 +171,6 @@ def with_values(change):
     return tamper
 
 
-def telling(**lies):
-    return lambda content: replaced(content, told=MetricRecord({**content[wire.NUMBERS], **lies}))
-
-
 HOSTILE = {
     "not finite": with_values(lambda own: {"model": torch.full_like(own["model"], torch.nan)}),
     "norm": with_values(lambda own: {"model": own["model"] * 1e6}),
@@ -180,13 +181,6 @@ HOSTILE = {
     "should be finite numbers": lambda content: replaced(
         content, told=MetricRecord({**content[wire.NUMBERS], "lr": [1.0, 2.0]})
     ),
-    "it tells test_accuracy = 7": telling(test_accuracy=7.0),
-    "it tells test_accuracy = nan": telling(test_accuracy=float("nan")),
-    "it tells test_loss = 1e+308": telling(test_loss=1e308),
-    "it tells train_loss = -1": telling(train_loss=-1.0),
-    "it tells reward = 1e+200": telling(reward=1e200),
-    "it tells before_accuracy = -0.5": telling(before_accuracy=-0.5),
-    "it tells size = 0": telling(size=0.0),
     "another question": lambda content: replaced(content, ask=ConfigRecord({"run": "x", "round": 1})),
     "bytes for": lambda content: replaced(content, ArrayRecord({"model": Array("float32", (930,), wire.RAW, b"few")})),
     "float64": lambda content: replaced(content, ArrayRecord({"model": Array(np.zeros(930))})),
@@ -209,6 +203,82 @@ def test_a_hostile_node_is_quarantined_and_named(reason, tmp_path):
     assert deployed.rounds[-1]["global_accuracy"] > 0.5
     told = ("local_accuracy", "local_loss", "train_loss", "local_accuracy_before", "reward_clients")
     assert all(0 <= entry[name] < 100 for entry in deployed.rounds for name in told)  # nothing of it is in the records
+
+
+NAN = float("nan")
+LIES = {
+    "size": [NAN, 0.0, 7.5, 1e18],
+    "test_accuracy": [7.0, -0.1, NAN, 1e308],
+    "before_accuracy": [7.0, NAN],
+    "test_loss": [-1.0, 1e308, NAN],
+    "before_loss": [1e10, NAN],
+    "train_loss": [-1e308, NAN],
+    "lr": [0.0, -0.1, 1e7, NAN],
+    "epochs": [0.0, 1.5, 1e18, NAN],
+    "reward": [-1.0, 1e10, NAN],
+    "critic_loss": [1e308],
+    "actor_loss": [-1e308],
+}
+
+
+def lying(name, lies):
+    """In round i, the i-th of the lies."""
+
+    def tamper(content):
+        lie = lies[content[wire.ASK]["round"] - 1]
+        return replaced(content, told=MetricRecord({**content[wire.NUMBERS], name: lie}))
+
+    return tamper
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_number_that_cannot_be_true_is_refused_by_name(name, tmp_path):
+    """The records are those of a federation in which this client's uploads are refused."""
+    said, lies = [], LIES[name]
+    spec = spec_of(players="page", rounds=len(lies))
+    deployed = deploy(spec, tmp_path / "lying", said, tamper={2: lying(name, lies)})
+    without = deploy(spec, tmp_path / "without", tamper={2: HOSTILE["not finite"]})
+    assert numbers(deployed.rounds) == numbers(without.rounds)
+    assert [entry["quarantined"] for entry in deployed.rounds] == [1] * len(lies)
+    for round, (line, lie) in enumerate(zip(said, lies, strict=True), 1):
+        what = f"it does not tell its {name}" if np.isnan(lie) else f"its {name} is {lie:.6g}, expected "
+        assert line.startswith(f"round {round}: client 2 is quarantined: {what}")
+    known = ("local_accuracy", "local_accuracy_before", "local_loss", "local_std", "train_loss", "mean_lr", "reward_clients")
+    assert all(entry[column] is not None for entry in deployed.rounds for column in known)
+    assert all(0 <= entry["local_accuracy"] <= 1 for entry in deployed.rounds)
+
+
+@pytest.mark.parametrize(("name", "lie"), [("test_accuracy", 7.0), ("before_accuracy", NAN), ("train_loss", 1e308)])
+def test_a_client_that_begins_with_a_lie_is_turned_away(name, lie, tmp_path, monkeypatch):
+    said, honest = [], Node._told
+
+    def tell(self, answer):
+        told = honest(self, answer)
+        return {**told, name: lie} if self.leaders.half.first == 3 else told
+
+    monkeypatch.setattr(Node, "_told", tell)
+    deployed = deploy(spec_of(deploy={"patience": 0.1}), tmp_path, said)
+    assert said[0].startswith("node 1003 is turned away: it")
+    assert name in said[0]
+    assert [entry["participants"] for entry in deployed.rounds] == [3] * 5
+    assert all(entry["local_accuracy"] is not None for entry in deployed.rounds)
+
+
+def test_means_are_over_those_that_told(tmp_path):
+    """One of four comes in the fourth round, and its agent does not learn, as the others' do."""
+    spec = spec_of(players="page", deploy={"patience": 0.1})
+    learning = {i: lying("critic_loss", [1.0 + i] * 5) for i in range(3)}
+    deployed = deploy(spec, tmp_path, tamper=learning, away=[(3, i) for i in range(4)])
+    for entry, clients in zip(deployed.rounds, deployed.client_rounds, strict=True):
+        told = [value for value in clients["local_accuracy"] if value is not None]
+        assert len(told) == (4 if entry["round"] > 3 else 3)
+        assert entry["local_accuracy"] == pytest.approx(np.mean(told))
+        assert entry["local_worst10"] == min(told)
+        for column in ("local_accuracy_before", "train_loss"):
+            assert entry[column] == pytest.approx(np.mean([value for value in clients[column] if value is not None]))
+        assert entry["reward_clients"] is not None
+        assert entry["agents"]["clients_critic"] == 2.0
+    assert [entry["participants"] for entry in deployed.rounds] == [3, 3, 3, 4, 4]
 
 
 def test_a_reply_that_cannot_be_read_takes_no_other_with_it(tmp_path):

@@ -10,16 +10,16 @@ from flwr.serverapp import Grid
 
 from pagefl.core.errors import UserError
 from pagefl.experiments.spec import RunSpec
-from pagefl.game.messages import SIZE, Orders
+from pagefl.game.messages import Orders
 from pagefl.runtime.halves import Say
 
 from . import wire
 from .client_app import NUMBER
 from .node import told_by
 from .remote import Replies, Reply
+from .told import UNTOLD_AT_FIRST, implausible
 
 POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
-NOT_YET = ("lr", "epochs", "reward", "critic_loss", "actor_loss")  # what a client cannot tell before it has trained
 # What the SuperLink answers for a node that has died, after a minute: nobody's fault, so it is missing and not quarantined.
 GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
@@ -78,13 +78,13 @@ class GridNodes:
         content = _content(reply)
         wire.only(content, wire.ARRAYS, wire.NUMBERS)
         told = wire.numbers(content, {*told_by(self.spec), NUMBER})
-        number, size = told.pop(NUMBER), told[SIZE]
+        if problem := implausible(told, UNTOLD_AT_FIRST):
+            raise wire.Refused(problem)
+        number = told.pop(NUMBER)
         if number not in range(self.clients):
             raise wire.Refused(f"it calls itself client {number}, and there are {self.clients}")
         if number in self.numbers.values():
             raise wire.Refused(f"it calls itself client {int(number)}, which another node is")
-        if (reason := wire.implausible({name: value for name, value in told.items() if name not in NOT_YET})) or size % 1:
-            raise wire.Refused(reason or f"it says that it has {size} examples")
         return int(number), told
 
     def ask(self, orders: Orders) -> Replies:

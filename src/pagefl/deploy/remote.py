@@ -14,7 +14,7 @@ from pagefl.game.messages import Answer, Orders, table
 from pagefl.runtime.halves import Say
 from pagefl.runtime.settings import DeploySettings
 
-from . import wire
+from .told import UNTOLD_IN_A_ROUND, implausible
 
 NOBODY = np.empty(0, np.int64)
 
@@ -91,7 +91,9 @@ class RemoteClients:
 
     def _refused(self, replies: dict[int, Reply]) -> dict[int, str]:
         """Finite, and no larger than the others': one upload must not become the model, nor one transition the policy."""
-        refused = {number: reason for number, reply in replies.items() if (reason := wire.implausible(reply.told))}
+        refused = {
+            number: reason for number, reply in replies.items() if (reason := implausible(reply.told, UNTOLD_IN_A_ROUND))
+        }
         for what, names in (("experience", self.experience), ("upload", self.uploads)):
             norms = {number: _norm(reply.arrays, names) for number, reply in replies.items()}
             finite = sorted(norm for norm in norms.values() if np.isfinite(norm))

@@ -1,7 +1,7 @@
 """What travels: arrays as raw float32, numbers by name. Nothing is unpickled; what arrives is checked against what is due."""
 
 from collections.abc import Iterable, Mapping
-from math import isinf, isnan
+from math import isinf
 
 import numpy as np
 import torch
@@ -9,25 +9,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from pagefl.core.algorithm import State
-from pagefl.game.messages import SIZE, Orders
+from pagefl.game.messages import Orders
 from pagefl.game.rewards import DemandRatio
 
 ARRAYS, NUMBERS, ASK = "arrays", "numbers", "ask"
-ACCURACY, LOSS = (0.0, 1.0), (0.0, 1e9)
-RANGES = {  # of what a client tells
-    SIZE: (1.0, 1e9),
-    "test_accuracy": ACCURACY,
-    "before_accuracy": ACCURACY,
-    "test_loss": LOSS,
-    "before_loss": LOSS,
-    "train_loss": LOSS,
-    "lr": (0.0, 1e6),
-    "epochs": (0.0, 1e9),
-    "reward": (0.0, 1e9),
-    "critic_loss": (0.0, 1e30),
-    "actor_loss": (-1e30, 1e30),
-}
-OPTIONAL = ("critic_loss", "actor_loss")  # NaN where no agent learned
 RAW = "raw float32"
 
 
@@ -101,15 +86,6 @@ def numbers(records: RecordDict, due: set[str]) -> dict[str, float]:
     if bad := [name for name, value in found.items() if not isinstance(value, int | float) or isinf(value)]:
         raise Refused(f"{_names(bad)} should be finite numbers")
     return {name: float(value) for name, value in found.items()}  # type: ignore[arg-type]
-
-
-def implausible(told: Mapping[str, float]) -> str | None:
-    """What no honest client tells, in a few words."""
-    for name, value in told.items():
-        least, most = RANGES[name]
-        if not (least <= value <= most or (isnan(value) and name in OPTIONAL)):
-            return f"it tells {name} = {value:g}, which should be from {least:g} to {most:g}"
-    return None
 
 
 def only(records: RecordDict, *names: str) -> None:
