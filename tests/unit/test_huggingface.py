@@ -261,6 +261,23 @@ def test_a_truncated_file_is_named(tmp_path, file):
         from_disk(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["lists", "images"])
+def test_offsets_beyond_the_end_of_a_file_are_not_followed(tmp_path, kind):
+    """Each row begins a megabyte after the one before, in a file of a few kilobytes."""
+    one = encoded("BMP")
+    features = datasets.Features(
+        v=datasets.List(datasets.Value("float64")) if kind == "lists" else datasets.Image(), label=NAMES
+    )
+    cells = np.ones((10, 3)) if kind == "lists" else [{"bytes": one, "path": None}] * 10
+    path = save(tmp_path, partition_0=datasets.Dataset.from_dict({"v": cells, "label": [0] * 10}, features=features))
+    (file,) = path.rglob("*.arrow")
+    told, lie = (np.arange(11, dtype=np.int32) * step for step in (3 if kind == "lists" else len(one), 10**6))
+    assert file.read_bytes().count(told.tobytes()) == 1
+    file.write_bytes(file.read_bytes().replace(told.tobytes(), lie.tobytes()))
+    with pytest.raises(pagefl.UserError, match="partition_0 is damaged"):
+        from_disk(tmp_path)
+
+
 def test_no_folder(tmp_path):
     with pytest.raises(pagefl.UserError, match="nowhere is not a folder"):
         from_disk(tmp_path / "nowhere")

@@ -94,7 +94,7 @@ def _splits(path: Path) -> dict[str, datasets.Dataset]:
     try:
         list(regular_below(path))
         found = datasets.load_from_disk(str(path))
-    except (OSError, ValueError, LookupError, TypeError) as error:  # an empty one is an IndexError
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # empty: an IndexError
         raise UserError(
             f"{path} cannot be read ({error}); expected a dataset with examples as save_to_disk leaves it"
         ) from None
@@ -124,7 +124,11 @@ def _columns(path: Path, features: datasets.Features, x: str | None, y: str | No
 def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
     if not len(table) or not {x, y} <= {*table.features}:
         raise UserError(f"{path} has {len(table)} rows of {', '.join(table.features)}; expected one or more of {x} and {y}")
-    columns = table.select_columns([*{x, y}]).with_format("arrow")[:]  # as stored: this format decodes nothing
+    try:
+        columns = table.select_columns([*{x, y}]).with_format("arrow")[:]  # as stored: this format decodes nothing
+        columns.validate(full=True)  # Arrow would read wherever a file's offsets point
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); get it again") from None
     read = _images if isinstance(table.features[x], datasets.Image) else _numbers
     return read(f"{path}, column {x!r},", columns[x]), _numbers(f"{path}, column {y!r},", columns[y])
 
