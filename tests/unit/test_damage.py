@@ -188,12 +188,14 @@ def test_a_run_directory_of_the_first_version_is_read_and_gone_on_with(out, fini
         save_file(tensors, out / name, metadata={"facts": text, "digest": checkpoint.digest(tensors, text)})
     assert pagefl.load(out).over
     assert pagefl.load(out).rounds == pagefl.load(finished).rounds
+    lines = (out / "rounds.jsonl").read_bytes()
+    (out / "rounds.jsonl").write_bytes(b"\n" * len(lines))
+    with pytest.raises(pagefl.UserError, match="line 1 is not a round"):
+        pagefl.load(out)
+    (out / "rounds.jsonl").write_bytes(lines)
     longer = pagefl.resume(out, rounds=7)
     assert [entry["round"] for entry in longer.rounds] == [1, 2, 3, 4, 5, 6, 7]
     assert record.read(out)[0] == longer.rounds
-    (out / "rounds.jsonl").write_bytes(b"\n" * (out / "rounds.jsonl").stat().st_size)
-    with pytest.raises(pagefl.UserError, match="line 1 is not a round"):
-        pagefl.load(out)
 
 
 def test_a_stage_is_not_the_runs_checkpoint(tmp_path):
