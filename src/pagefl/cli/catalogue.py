@@ -3,13 +3,16 @@
 import sys
 from collections.abc import Callable
 from inspect import cleandoc
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from .console import console
+
+if TYPE_CHECKING:
+    from pagefl.experiments.describe import Setting
 
 
 def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks")]) -> None:
@@ -20,28 +23,54 @@ def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks
     console.print(table)
 
 
-def show(name: Annotated[str, typer.Argument(help="a task, an algorithm or players")]) -> None:
-    """Its settings and where it comes from."""
+def show(
+    name: Annotated[str, typer.Argument(help="A task, an algorithm, players, or `settings` for all settings.")],
+    setting: Annotated[str | None, typer.Argument(help="With `settings`: one of them, such as lr.")] = None,
+) -> None:
+    """Print what something is, where it comes from, and its settings."""
     from pagefl.core.errors import UserError
+    from pagefl.experiments import describe
     from pagefl.experiments import settings as paper
-    from pagefl.experiments.spec import own_settings
 
+    if name == "settings":
+        _show_settings(setting)
+        return
     kinds = {kind: _catalogue(kind) for kind in ("tasks", "algorithms", "players")}
     kind = next((kind for kind, entries in kinds.items() if name in entries), None)
     if kind is None:
         valid = dict.fromkeys(entry for entries in kinds.values() for entry in entries)
-        raise UserError(f"show {name}: there is no such task, algorithm or players; expected one of {', '.join(valid)}")
+        raise UserError(f"show {name}: expected settings, or one of {', '.join(valid)}")
     builder = kinds[kind][name]
     source = None if kind == "tasks" else sys.modules[builder.__module__].__doc__
-    console.print(
-        Text(name, style="bold"), *map(cleandoc, filter(None, (source, builder.__doc__))), sep="\n\n", highlight=False
-    )
-    table = Table("setting", "default", box=None)
+    about = [cleandoc(text) for text in (source, describe.summary(builder)) if text]
+    console.print(Text(name, style="bold"), *about, sep="\n\n", highlight=False, markup=False)
     prefix = "players" if name in kinds["players"] else kind.removesuffix("s")
-    for field, info in own_settings(builder, skip=("seed",)).model_fields.items():
-        table.add_row(f"{prefix}.{field}", str(info.default))
-    for field, value in {**paper.TASKS, **paper.ALGORITHMS}.get(name, {}).items():
-        table.add_row(field, str(value))
+    _print(describe.of_builder(builder, f"{prefix}."))
+    changed = {**paper.TASKS, **paper.ALGORITHMS}.get(name, {})
+    if changed:
+        told = ", ".join(f"{field} = {value}" for field, value in changed.items())
+        console.print(f"\nDefaults of the run that it changes: {told}", highlight=False, markup=False)
+
+
+def _show_settings(wanted: str | None) -> None:
+    from pagefl.core.errors import UserError
+    from pagefl.experiments import describe
+
+    found = describe.every()
+    if wanted is not None:
+        found = {title: [s for s in own if wanted in (s.name, s.name.partition(".")[2])] for title, own in found.items()}
+        if not any(found.values()):
+            raise UserError(f"show settings {wanted}: there is no such setting; `pagefl show settings` lists all")
+    for title, settings in found.items():
+        if settings:
+            console.print(Text(title, style="bold"))
+            _print(settings)
+
+
+def _print(settings: "list[Setting]") -> None:
+    table = Table("setting", "type", "default", "range", "meaning", box=None)
+    for setting in settings:
+        table.add_row(*map(Text, setting))
     console.print(table)
 
 

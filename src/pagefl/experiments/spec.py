@@ -32,6 +32,7 @@ Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
 TABLES = ("task", "algorithm", "players")
 LARGEST = 1_000_000  # bytes of a spec file
+OLD_NAMES = {"landing": "decay"}  # of players' settings, as version 0.1.0 called them
 
 
 class RunSpec(Settings):
@@ -92,7 +93,7 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
         defaults = paper.TASKS[raw["task"]["name"]]
     if algorithm is None:
         raw |= _without_nickname(raw["algorithm"], raw["players"])
-    given = raw["players"]
+    given = raw["players"] = {OLD_NAMES.get(name, name): value for name, value in raw["players"].items()}
     if players is not None:
         raw["players"] = _stands_for("players", given, {"name": type(players).__name__.lower(), **_arguments(players)})
     else:

@@ -51,6 +51,11 @@ def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread
     """Logistic regression on Synthetic(alpha, beta), 30 features, 30 classes, 375 examples a client.
 
     Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; generated as by Acar et al., ICLR 2021.
+
+    clients: number of clients
+    alpha: spread of the clients' own true models; 0 for one true model
+    beta: spread of the clients' inputs
+    theta: spread of the clients' data sizes (log-normal)
     """
     return _task("synthetic", lambda: logistic(FEATURES, CLASSES), lambda: synthetic_data(clients, seed, alpha, beta, theta))
 
@@ -58,7 +63,14 @@ def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread
 def synthetic_mlp(
     seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0, hidden: Count = 64
 ) -> Task:
-    """Synthetic with one hidden layer: a small model that has a body and a head."""
+    """Synthetic with one hidden layer: a small model that has a body and a head.
+
+    clients: number of clients
+    alpha: spread of the clients' own true models; 0 for one true model
+    beta: spread of the clients' inputs
+    theta: spread of the clients' data sizes (log-normal)
+    hidden: units of the hidden layer
+    """
     return _task(
         "synthetic-mlp", lambda: Mlp(FEATURES, CLASSES, hidden), lambda: synthetic_data(clients, seed, alpha, beta, theta)
     )
@@ -77,8 +89,16 @@ def cifar100(
 ) -> Task:
     """CIFAR-100 over clients whose mix of classes is Dir(delta), ResNet-18 with GroupNorm.
 
-    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. `sigma` above 0: log-normal sizes. `stem`:
-    imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3). `width`: channels after it; 64 is ResNet-18.
+    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+
+    clients: number of clients
+    per_client: images of each client, training and test together
+    split: how images are dealt out: by Dirichlet label skew, evenly, or in shards of two classes
+    delta: concentration of the label skew; smaller is more skewed
+    sigma: spread of the clients' data sizes (log-normal); 0 for equal sizes
+    augment: crop and flip images in training
+    stem: first layer: imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3)
+    width: channels after the stem; 64 is ResNet-18
     """
     return _task(
         "cifar100",
@@ -100,7 +120,16 @@ def tiny_imagenet(
 ) -> Task:
     """Tiny-ImageNet over clients whose mix of 200 classes is Dir(delta), ResNet-18 with GroupNorm.
 
-    Le, Yang, Tiny ImageNet Visual Recognition Challenge, 2015. Settings as of cifar100.
+    Le, Yang, Tiny ImageNet Visual Recognition Challenge, 2015.
+
+    clients: number of clients
+    per_client: images of each client, training and test together
+    split: how images are dealt out: by Dirichlet label skew, evenly, or in shards of two classes
+    delta: concentration of the label skew; smaller is more skewed
+    sigma: spread of the clients' data sizes (log-normal); 0 for equal sizes
+    augment: crop and flip images in training
+    stem: first layer: imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3)
+    width: channels after the stem; 64 is ResNet-18
     """
     return _task(
         "tiny-imagenet",
@@ -113,6 +142,10 @@ def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000,
     """The next character of what a role in Shakespeare's plays says, a two-layer LSTM.
 
     Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. A client is a role with enough samples.
+
+    clients: number of clients
+    per_client: samples of each client, training and test together
+    hidden: units of each LSTM layer
     """
     return _task(
         "shakespeare",

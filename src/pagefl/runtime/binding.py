@@ -45,7 +45,9 @@ def check_settings(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path)
 
 def _fingerprints(data: Mapping[str, Examples], module: nn.Module) -> dict[str, str]:
     """By role; and of the module what is not trained, as the rest is in the checkpoint itself."""
-    distinct = {id(own.x): (role, own) for role, own in reversed(data.items())}  # without a hold-out, two roles have the same
+    distinct = {
+        id(own.x): (role, own) for role, own in reversed(list(data.items()))
+    }  # without a hold-out, two roles have the same
     found = {role: digest({"x": own.x.cpu(), "y": own.y.cpu(), "starts": own.starts.cpu()}) for role, own in distinct.values()}
     fixed = {name: value for name, value in module.state_dict(keep_vars=True).items() if not value.requires_grad}
     return {**found, "the model's fixed weights": digest({name: value.detach().cpu() for name, value in fixed.items()})}
