@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
-demo: $(INSTALLED) ## install, and play PAGE against FedAvg on Synthetic; ends with where their report lies
+demo: $(INSTALLED) ## install, run FedAvg and PAGE on Synthetic, print the path of their report
 	@rm -rf runs/demo
 	@$(BIN)/pagefl run --algorithm fedavg --rounds 300 --out runs/demo/fedavg
 	@$(BIN)/pagefl run --algorithm page --rounds 300 --out runs/demo/page

@@ -42,7 +42,7 @@ ABLATIONS: dict[str, dict] = {
     "page-shared": {"players": SHARED},
     "by weights": {"players": {**SHARED, "share": "weights"}},
     "weights by size": {"players": SHARED, "freeze": ["p"]},
-    "no landing": {"players": {**SHARED, "landing": 0.0}},
+    "no landing": {"players": {**SHARED, "decay": 0.0}},
     "no learning": {"players": {**SHARED, "explore": 0.0}},
 }
 

@@ -11,8 +11,8 @@ from rich.table import Table
 console = Console(markup=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
-Json = Annotated[bool, typer.Option("--json", help="A summary object on stdout.")]
-Quick = Annotated[bool, typer.Option("--quick", help="At toy size, to see that it works.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a summary as JSON on stdout.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Toy size, to see that it works.")]
 
 
 def show_result(result: dict[str, Any], table: Table, as_json: bool) -> None:

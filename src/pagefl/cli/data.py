@@ -36,7 +36,7 @@ def prepare(task: TaskName, root: Root = None) -> None:
 def show(
     task: TaskName,
     clients: Annotated[int | None, typer.Option(min=1, help="Clients of the federation.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the run.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the run.")] = 0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the task, such as delta=0.1. Repeatable.")
     ] = None,

@@ -45,7 +45,7 @@ def app_(
 @app.command()
 def data(
     spec: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
-    out: Annotated[Path, typer.Option(help="Where the parties' files go.")] = Path("parties"),
+    out: Annotated[Path, typer.Option(help="Folder of the parties' files.")] = Path("parties"),
 ) -> None:
     """Deal a task's examples out: a file for the server, and one for each client."""
     from pagefl.deploy import parties
@@ -58,7 +58,9 @@ def data(
 
 @app.command(name="keys")
 def keys_(
-    out: Annotated[Path, typer.Option(help="Where they go; private ones are for the owner's eyes alone.")] = Path("keys"),
+    out: Annotated[Path, typer.Option(help="Folder of the keys; private ones are readable by their owner alone.")] = Path(
+        "keys"
+    ),
     host: Annotated[list[str] | None, typer.Option(help="Name or address of the server. Repeatable.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many nodes get a key.")] = 4,
 ) -> None:

@@ -24,11 +24,15 @@ def run(
     ] = None,
     rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Communication rounds.")] = None,
     clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Clients of the federation.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Of the data and of every random stream.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Seed of the data and of every random stream.")] = None,
     lr: Annotated[str | None, typer.Option(metavar="FLOAT", help="Learning rate of local SGD.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="INTEGER", help="Local epochs in a round.")] = None,
-    participation: Annotated[str | None, typer.Option(metavar="SHARE", help="Of the clients, that train in a round.")] = None,
-    workers: Annotated[str | None, typer.Option(metavar="INTEGER", help="Processes; change speed, never results.")] = None,
+    participation: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Fraction of clients that train in each round.")
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option(metavar="INTEGER", help="Worker processes; they change speed, never results.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory.", show_default="runs/TASK-ALGORITHM-sSEED")] = None,
     track: Track = None,
@@ -36,7 +40,7 @@ def run(
 ) -> None:
     """Run an algorithm on a task: progress on stderr, a directory with records, checkpoint and report.
 
-    Options go before what the file says, and --set before options.
+    Options override the spec file; --set overrides both.
     """
     from pagefl import api
     from pagefl.experiments import spec as specs
@@ -96,7 +100,7 @@ def report(
 
 
 def bias(directory: Path, ratio: Annotated[str, typer.Argument(help="server:clients, such as 10:1")]) -> None:
-    """Tip a running run: from its next round on, the two sides' rewards count by this ratio."""
+    """Change the demand ratio of a running run: from its next round on, the two sides' rewards count by it."""
     from pagefl import api
 
     err.print(f"bias {api.tip(directory, ratio)} from the next round of {directory}")

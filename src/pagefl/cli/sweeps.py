@@ -14,7 +14,7 @@ Jobs = Annotated[int, typer.Option(min=0, help="Runs side by side.", show_defaul
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="A spec with a table `sweep` of lists.")],
-    out: Annotated[Path, typer.Option(help="Where runs go, and are found again.")] = Path("sweep"),
+    out: Annotated[Path, typer.Option(help="Folder of the runs; finished ones are not run again.")] = Path("sweep"),
     jobs: Jobs = 0,
 ) -> None:
     """Every combination of a grid of settings; what is there already is not run again."""
@@ -54,11 +54,13 @@ def compare(
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help="table1 … table5, fig2 or fig3")],
     scale: Annotated[str, typer.Option(help="smoke (seconds), laptop (hours) or paper (days)")] = "laptop",
-    task: Annotated[str | None, typer.Option(help="Of this task alone, such as synthetic.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only this task, such as synthetic.")] = None,
     jobs: Jobs = 0,
-    part: Annotated[str, typer.Option(help="Of the runs, to share them between machines: 2/8 is the second of eight.")] = "1/1",
-    plan: Annotated[bool, typer.Option("--plan", help="Say what is missing and what it will cost, and run nothing.")] = False,
-    out: Annotated[Path, typer.Option(help="Where tables, figures and runs go.")] = Path("reproduced"),
+    part: Annotated[
+        str, typer.Option(help="Part of the runs, to share them between machines: 2/8 is the second of eight.")
+    ] = "1/1",
+    plan: Annotated[bool, typer.Option("--plan", help="Print what is missing and its estimated cost; run nothing.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of tables, figures and runs.")] = Path("reproduced"),
 ) -> None:
     """A table or figure of the paper, with the published numbers beside ours. Started again, it goes on where it was."""
     from pagefl.core.errors import UserError

@@ -1,4 +1,4 @@
-"""Demand: which side's rewards count how much, as the spec schedules it and as `pagefl bias` tips a running run."""
+"""Demand: the ratio by which the two sides' rewards count, as the spec schedules it and as `pagefl bias` changes it."""
 
 import json
 import operator

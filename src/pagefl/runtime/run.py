@@ -177,7 +177,7 @@ def loop(
             finally:
                 records.close()
         if rounds.equilibrium:
-            say(f"at rest in round {rounds.round}: for {settings.equilibrium_window} rounds neither models nor pay-offs moved")
+            say(f"converged in round {rounds.round}: models and pay-offs did not move for {settings.equilibrium_window} rounds")
         state = {name: value for name, value in game.state().items() if not name.startswith(KNOWN)}  # all that is trained
     return Run(
         records.rounds,
