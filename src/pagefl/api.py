@@ -22,7 +22,8 @@ from pagefl.report.html import last_clients
 from pagefl.runtime import binding, checkpoint, demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
-from pagefl.runtime.run import Observe, Run, play
+from pagefl.runtime.loop import play
+from pagefl.runtime.run import Observe, Run
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 from pagefl.runtime.task import Task
 

@@ -17,7 +17,6 @@ from federations import MODULES, SETTINGS, data, task, trained_part
 
 import pagefl
 from pagefl import FederatedData, Task
-from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core import rng
 from pagefl.core.algorithm import State
 from pagefl.core.evaluate import Scores
@@ -27,7 +26,7 @@ from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Observation, Outcome, Players, Setup
 from pagefl.game.rewards import DemandRatio
 from pagefl.game.uploads import Uploads
-from pagefl.runtime.run import Run, play
+from pagefl.runtime.run import Run
 from pagefl.runtime.simulation import Simulation, simulate
 
 FAIR = DemandRatio()
@@ -35,12 +34,19 @@ CLIENTS = 5
 LEARNS_SOON = {  # settings by which agents learn early
     "dapfl": {"warm_up": 4},
     "page": {"warm_up": 4},
-    "page-shared": {"warm_up": 2, "explore": 0.6},
+    "page-shared": {"warm_up": 2, "explore": 0.6, "updates": 2, "batch_size": 16},
 }
 NARROW = {"lr_min": 0.01, "lr_max": 0.4, "epochs_max": 4}  # ranges, where there are any
 CASES = [*PLAYERS, "page-shared/weights"]
 LEARNERS = [case for case in CASES if case.partition("/")[0] in LEARNS_SOON]
-every_case = pytest.mark.parametrize("case", CASES)
+
+
+def of_cases(cases: list[str]) -> pytest.MarkDecorator:
+    """Tests of one case share its reference, and so a worker."""
+    return pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.xdist_group(case)) for case in cases])
+
+
+every_case, every_learner = of_cases(CASES), of_cases(LEARNERS)
 
 
 def settings_of(case: str) -> dict:
@@ -121,7 +127,7 @@ def assert_same_bits(one: Run, other: Run) -> None:
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-@pytest.mark.parametrize("case", LEARNERS)
+@every_learner
 def test_these_settings_make_agents_learn(case, participation):
     """Or much of what follows would say nothing."""
     updates = {name: value for name, value in reference(case, participation).state.items() if name.endswith("updates")}
@@ -263,7 +269,7 @@ def test_frozen_players_do_not_learn(case):
     assert same(of_agents(game.state()), before)
 
 
-@pytest.mark.parametrize("case", LEARNERS)
+@every_learner
 def test_frozen_players_do_not_explore(case):
     """By the same observation they move alike in every round; before, they did not."""
     late = rounds_of(case, 1.0) - 6
@@ -293,9 +299,9 @@ def test_moves_stay_in_their_ranges(case, participation):
 
 @every_case
 def test_players_keep_nothing_to_themselves(case):
-    players, spec = players_of(case), spec_of(case)
+    players = players_of(case)
     before = copy.deepcopy(vars(players))
-    first, second = (play(task(), FedAvg(), spec, players) for _ in range(2))
+    first, second = (run(case, players=players) for _ in range(2))
     assert vars(players) == before == asdict(players)
     assert_same_bits(first, second)
 

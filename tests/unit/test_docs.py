@@ -57,3 +57,23 @@ def test_specs_in_docs_are_valid():
         for block in blocks(page, "toml"):
             raw = tomllib.loads(block)
             assert sweep.grid(raw) if "sweep" in raw else specs.resolve(raw)
+
+
+def test_the_map_of_the_architecture_page_is_the_tree():
+    source = ROOT / "src" / "pagefl"
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    told = set(re.findall(r"^\| `([a-z/]+)` \|", page.partition("## Map")[2], re.MULTILINE))
+    folders = {str(path.parent.relative_to(source)) for path in source.rglob("__init__.py")} - {"."}
+    assert told == folders
+
+
+def test_every_page_can_be_reached_from_the_index():
+    seen, waiting = set(), [ROOT / "docs" / "index.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        waiting += [page.parent / link for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())]
+    missing = {page.resolve() for page in (ROOT / "docs").rglob("*.md")} - seen
+    assert not {page for page in missing if "laptop" not in page.parts}, missing

@@ -13,8 +13,9 @@ from federations import task
 import pagefl
 from pagefl import UserError
 from pagefl.agents.ddpg import DdpgSettings
-from pagefl.core import batches, memory, rng
+from pagefl.core import memory, rng
 from pagefl.core.layout import Layout
+from pagefl.core.training import batches
 from pagefl.data.synthetic import BYTES, synthetic
 from pagefl.experiments import spec as specs
 from pagefl.experiments.tasks import TASKS

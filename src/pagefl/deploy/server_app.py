@@ -18,7 +18,8 @@ from pagefl.game.game import Game
 from pagefl.runtime import halves
 from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
 from pagefl.runtime.halves import Say
-from pagefl.runtime.run import Run, loop
+from pagefl.runtime.loop import loop
+from pagefl.runtime.run import Run
 from pagefl.runtime.simulation import one_numeric_mode
 
 from . import parties

@@ -25,7 +25,7 @@ from pagefl.data.pairs import Pair
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
-from pagefl.runtime.run import play
+from pagefl.runtime.loop import play
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 from pagefl.runtime.workers import one_thread

@@ -15,8 +15,8 @@ from pagefl.game.players.page import Page
 from pagefl.game.players.shared import PageShared
 from pagefl.game.protocol import Players
 from pagefl.runtime.demand import Demand
+from pagefl.runtime.loop import play
 from pagefl.runtime.rounds import Rounds
-from pagefl.runtime.run import play
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 

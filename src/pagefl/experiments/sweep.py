@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from pagefl.core.errors import UserError
 from pagefl.runtime import record
 from pagefl.runtime.directory import InUse, RunDirectory
-from pagefl.runtime.run import play
+from pagefl.runtime.loop import play
 from pagefl.runtime.settings import NO_MATTER
 
 from . import spec as specs

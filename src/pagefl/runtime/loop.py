@@ -1,0 +1,178 @@
+"""The loop: one game, round after round, with records and checkpoints."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from torch import nn
+
+from pagefl.core.algorithm import Algorithm
+from pagefl.core.errors import UserError
+from pagefl.core.examples import Examples
+from pagefl.game.follower import KNOWN
+from pagefl.game.game import Game, NobodyLeft
+from pagefl.game.protocol import Players
+
+from . import binding, checkpoint, record
+from .demand import Demand
+from .directory import SPEC, STAGES, Found, RunDirectory
+from .halves import Say
+from .rounds import Rounds
+from .run import Observe, Run
+from .settings import Settings
+from .simulation import Simulation, one_numeric_mode, simulate
+from .task import Task
+from .workers import memory_errors_named
+
+
+def play(
+    task: Task,
+    algorithm: Algorithm,
+    settings: Settings,
+    players: Players | None = None,
+    directory: RunDirectory | None = None,
+    observe: Observe = lambda record: None,
+    say: Say = lambda message: None,
+) -> Run:
+    """Run to the last round; where the directory holds a checkpoint, from there."""
+    with one_numeric_mode(), memory_errors_named():
+        simulation = simulate(task, algorithm, settings, say, directory.path if directory else None)
+        game = Game(*simulation.game(players or Players()))
+        make_module = partial(task.fresh_module, settings.seed)
+        return loop(game, simulation.data, make_module, settings, directory, observe, say, simulation=simulation)
+
+
+def loop(
+    game: Game,
+    data: Mapping[str, Examples],
+    make_module: Callable[[], nn.Module],
+    settings: Settings,
+    directory: RunDirectory | None,
+    observe: Observe,
+    say: Say,
+    *,
+    simulation: Simulation | None = None,
+) -> Run:
+    """Play to the last round; where the directory holds a checkpoint, from there. `data`: what this process holds, by role.
+
+    In a simulation, a Ctrl-C lets the round under way come to its end.
+    """
+    path = directory.path if directory else None
+    models = None if simulation is None else simulation.models
+    with directory.open(say) if directory else nullcontext():
+        bound = binding.facts_of(settings, data, make_module()) if directory else {}
+        found = _last(directory, bound, settings, say) if directory else None
+        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models)
+        journal = Journal(rounds, directory, bound, found)
+        with (
+            simulation.with_workers(say) if simulation else nullcontext(),
+            _polite_stop() if simulation else nullcontext(Stop()) as stop,
+        ):
+            journal.play(observe, stop)
+        if rounds.equilibrium:
+            say(f"converged in round {rounds.round}: models and pay-offs did not move for {settings.equilibrium_window} rounds")
+        state = {name: value for name, value in game.state().items() if not name.startswith(KNOWN)}  # all that is trained
+    return Run(
+        journal.records.rounds,
+        journal.records.clients,
+        state,
+        make_module,
+        path,
+        rounds.over,
+        settings,
+        planned=settings.rounds,
+        stopped_by=None if rounds.over else stop.asked,
+    )
+
+
+def _last(directory: RunDirectory, bound: dict[str, Any], settings: Settings, say: Say) -> Found | None:
+    """What a run goes on from, if it belongs to these settings and data."""
+    found = directory.last(say)
+    if found:
+        binding.check(bound, found.facts, directory.path / SPEC)
+        if settings.rounds < (reached := found.facts["round"]):
+            raise UserError(f"rounds = {settings.rounds}: the run is already at round {reached}; choose at least {reached}")
+    return found
+
+
+class Journal:
+    """Writes a run down: a record for every round, and checkpoints from which it can go on."""
+
+    def __init__(self, rounds: Rounds, directory: RunDirectory | None, bound: dict[str, Any], found: Found | None) -> None:
+        """`bound`: the settings and data that checkpoints belong to. `found`: what the run goes on from."""
+        self.rounds, self.settings, self.directory, self.bound = rounds, rounds.settings, directory, bound
+        if found:
+            rounds.restore(found.tensors, found.facts)
+        if directory:
+            directory.go_on(found, self.settings.rounds)
+        self.records = record.Records(directory.path if directory else None, found.held if found else None)
+        self.whole = found is not None and found.facts.get("over") == rounds.over  # the checkpoint says all there is to say
+        self.saved, self.saved_round = monotonic(), rounds.round
+
+    def play(self, observe: Observe, stop: "Stop") -> None:
+        rounds, every = self.rounds, self.settings.clients_every
+        try:
+            if not self.whole:  # before any record that it does not vouch for
+                self.save()
+            while not rounds.over and not stop.asked:
+                entry, clients = rounds.play()
+                self.records.write(entry, clients if every and rounds.round % every == 0 else None)
+                if monotonic() - self.saved >= self.settings.checkpoint_seconds:
+                    self.save()
+                self.keep_stage()
+                observe(entry)
+            if self.saved_round < rounds.round:
+                self.save()
+        except NobodyLeft:
+            self.save()
+            raise
+        finally:
+            self.records.close()
+
+    def save(self) -> None:
+        if self.directory:
+            claims = {**self.records.sync(), **self.rounds.demand.vouched()}
+            facts = {**self.rounds.facts(), **self.bound, "records": claims}
+            checkpoint.save(self.directory.path, self.rounds.state(), facts)
+        self.saved, self.saved_round = monotonic(), self.rounds.round
+
+    def keep_stage(self) -> None:
+        """A checkpoint for `pagefl verify`, where the settings ask for it."""
+        round, every = self.rounds.round, self.settings.stages_every
+        if self.directory and every and round % every == 0 and not self.rounds.over:
+            stage = self.directory.path / STAGES / f"{round:06}"
+            stage.mkdir(parents=True, exist_ok=True)
+            checkpoint.save(stage, self.rounds.state(), {**self.rounds.facts(), **self.bound})
+
+
+@dataclass
+class Stop:
+    """Whether a run has been asked to end after its round."""
+
+    asked: signal.Signals | None = None
+
+
+@contextmanager
+def _polite_stop() -> Iterator[Stop]:
+    """The first Ctrl-C (or TERM) ends the run after its round, with a checkpoint; the second ends it at once."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        stop.asked = signal.Signals(number)
+
+    kept = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
