@@ -23,6 +23,7 @@ from pagefl.runtime import binding, checkpoint, demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
+from pagefl.runtime.own_files import check_own_files
 from pagefl.runtime.run import Observe, Run
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 from pagefl.runtime.task import Task
@@ -247,6 +248,7 @@ WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players
 
 
 def _raw_spec(path: Path, *, restart: bool = False) -> specs.Raw:
+    check_own_files(path)
     if not (path / SPEC).is_file():
         raise UserError(f"{path} is not a run directory (it has no {SPEC}); expected one that `pagefl run` made")
     raw = specs.read(path / SPEC)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from pagefl.report import numbers
 from pagefl.report.html import last_clients, write_report
+from pagefl.runtime import numbers
 
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE = 300_000  # ms; a busy machine is slow, and only a page that never gets there fails

@@ -8,11 +8,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from pagefl.core.errors import UserError, printable
-from pagefl.report import html, numbers, progress
+from pagefl.experiments import paper, sweep
+from pagefl.experiments import spec as specs
+from pagefl.report import figures, html, progress
+from pagefl.runtime import numbers
 
 HOSTILE = """</script><script>alert(1)</script><!-- "'><img src=https://evil.example/x onerror=alert(2)>"""
 
@@ -220,6 +224,20 @@ def test_write_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == [page]
 
 
+def test_curves_leave_out_what_is_no_number(tmp_path: Path) -> None:
+    spec = specs.resolve({"rounds": 4})
+    rounds = fake_rounds(4)
+    for record, value in zip(rounds, [None, HOSTILE, math.nan, 1e308], strict=True):
+        record |= {"reward_clients": value, "local_accuracy": value}
+    found = [sweep.Found(sweep.name_of(spec), spec, rounds, tmp_path)]
+    figure = figures.curves([paper.Block("a title", {"fedavg": [spec]}, {})], found)
+    lines = {str(line.get_label()): line.get_ydata() for axes in figure.axes for line in axes.get_lines()}
+    assert np.isnan(lines["local accuracy"]).all()
+    assert np.isnan(lines["clients' reward"]).all()
+    assert list(lines["global accuracy"]) == [record["global_accuracy"] for record in rounds]
+    figures.save(figure, tmp_path / "curves")
+
+
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     captured = capsys.readouterr()
     assert captured.out == ""  # stdout is for results
@@ -309,14 +327,14 @@ def test_control_characters_do_not_reach_the_terminal(
     assert "\x1b[2J" not in told
     assert "\x9b" not in told
     assert "\u202e" not in told
-    assert r"runs/\x1b]0;title\x07 \x1b[2J \x9b31m \u202egnp.exe" in told
+    assert r"runs/\x1b]0;title\x07 \x1b[2J\r\x9b31m \u202egnp.exe" in told
     assert r"client 3 says \x1b]0;title" in told
 
 
 def test_a_sentence_is_one_line_of_printable_characters() -> None:
     sentence = str(UserError(f"name = {ESCAPES}:\nno\u2028such\x85file \udcff – übermäßig 漢字 🙂"))
     assert sentence.isprintable()
-    assert sentence.endswith(r"no such file \udcff – übermäßig 漢字 🙂")
+    assert sentence.endswith(r":\nno\u2028such\x85file \udcff – übermäßig 漢字 🙂")
     assert printable(sentence) == sentence
 
 

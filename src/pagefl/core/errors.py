@@ -9,9 +9,8 @@ class UserError(ValueError):
 
 
 def printable(text: str) -> str:
-    """One line that a terminal shows and does not obey: control characters are written as escapes."""
-    line = " ".join(text.splitlines())
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    """One line that a terminal shows and does not obey: line breaks and control characters are written as escapes."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def shown(value: object, most: int = 80) -> str:

@@ -23,6 +23,7 @@ from pagefl.experiments.spec import RunSpec
 from pagefl.runtime import record
 from pagefl.runtime.directory import SPEC, RunDirectory
 from pagefl.runtime.halves import Say
+from pagefl.runtime.own_files import check_own_files
 from pagefl.runtime.run import Observe
 from pagefl.runtime.simulation import split
 
@@ -213,6 +214,7 @@ class Local:
 def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
     """Whatever happens, nothing of it is left running."""
     local = Local(spec, folder)
+    check_own_files(local.folder)
     with RunDirectory(local.own).alone(), _ended_by(signal.SIGTERM, signal.SIGHUP):
         local.prepare()
         local.clear()

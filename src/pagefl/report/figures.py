@@ -11,9 +11,8 @@ from pagefl.experiments import sweep
 from pagefl.experiments.paper import Block
 from pagefl.experiments.statistics import by_run
 from pagefl.experiments.sweep import Found
-
-from . import numbers
-from .numbers import Numbers
+from pagefl.runtime import numbers
+from pagefl.runtime.numbers import Numbers
 
 COLOURS = (
     "#3b82f6",

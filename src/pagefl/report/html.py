@@ -8,10 +8,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from pagefl.runtime import numbers
+from pagefl.runtime.numbers import Numbers
 from pagefl.runtime.record import Record
 
-from . import numbers
-from .numbers import Numbers
 from .progress import best, decimal, duration
 
 FEWEST, MOST, MOST_OF_ALL = 250, 2000, 10_000  # points of a run, and of all runs together

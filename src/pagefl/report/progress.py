@@ -12,10 +12,9 @@ from rich.table import Table
 
 from pagefl.core.errors import printable
 from pagefl.experiments.sweep import Progress as Sweep
+from pagefl.runtime import numbers
+from pagefl.runtime.numbers import Numbers
 from pagefl.runtime.record import Record
-
-from . import numbers
-from .numbers import Numbers
 
 BAR_SECONDS, LINE_SECONDS = 1 / 8, 5.0  # between two looks at the run, on a terminal and elsewhere
 SWEEP_LINE_SECONDS = 30.0

@@ -14,6 +14,7 @@ from torch import Tensor
 from pagefl.core.errors import UserError
 
 from . import checkpoint, record, vouched
+from .own_files import check_own_files
 
 SPEC, STAGES, LOCK, OLD = "spec.toml", "stages", ".lock", "old-"
 Say = Callable[[str], None]
@@ -78,6 +79,7 @@ class RunDirectory:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Locked for this process."""
+        check_own_files(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("w") as held:
             # lockf, not flock: a lock of this process alone, which its workers do not inherit and a kill releases.

@@ -1,0 +1,17 @@
+"""A run directory holds its own files. One that a stranger sent may hold links, through which others would be written."""
+
+import os
+from pathlib import Path
+
+from pagefl.core.errors import UserError
+
+
+def check_own_files(directory: Path) -> None:
+    """Before anything in it is opened: no symbolic links, pipes or devices where a run keeps its files."""
+    for folder in (directory, directory / "stages", *directory.glob("stages/*/")):
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else ():
+            if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                kind = "symbolic link" if entry.is_symlink() else "pipe, a socket or a device"
+                raise UserError(
+                    f"{entry.path} is a {kind}; a run directory holds its own files, so remove it or restore the file"
+                )
