@@ -129,7 +129,7 @@ def scaffold(module: nn.Module, first: Tensor, rounds: Rounds, fresh: float = 1.
     return {
         "server.model": server,
         "server.control": control,
-        **({"server.way": torch.tensor([usual]).double()} if bounded else {}),
+        **({"server.length": torch.tensor([usual]).double()} if bounded else {}),
         "kept.control": torch.stack(controls),
         "clients.personal": torch.stack(personal),
     }

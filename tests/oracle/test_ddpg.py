@@ -187,7 +187,9 @@ def test_a_shorter_ring_goes_on_in_a_longer_one():
     assert held(long, 0) == [20.0, 30.0, 40.0, 50.0, 60.0]
 
 
-@pytest.mark.parametrize(("length", "written"), [(5, 1), (3, 4)])  # a longer ring; a shorter one that has begun anew
+@pytest.mark.parametrize(
+    ("length", "written"), [(5, 5), (3, 4)]
+)  # a longer one that is full; a shorter one that has begun anew
 def test_a_ring_that_does_not_fit_is_refused(length, written):
     other = Replay(1, length, 1, 1)
     for number in range(written):

@@ -87,7 +87,13 @@ def test_the_spec_is_written_again_only_for_other_rounds(out):
 def test_another_algorithm_object_is_refused(tmp_path):
     make = ALGORITHMS["fedprox"]
     pagefl.run(task=task(), algorithm=make(mu=0.1), rounds=2, out=tmp_path / "run")
-    refused(r"algorithm\.mu = 0\.2, but", tmp_path / "run", task=task(), algorithm=make(mu=0.2), rounds=3)
+    refused(
+        r"algorithm\.mu = 0\.1: your own algorithm .* has mu = 0\.2",
+        tmp_path / "run",
+        task=task(),
+        algorithm=make(mu=0.2),
+        rounds=3,
+    )
     assert pagefl.resume(tmp_path / "run", task=task(), algorithm=make(mu=0.1), rounds=3).over
 
 

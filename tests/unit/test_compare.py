@@ -253,7 +253,7 @@ def test_bad_sources_are_one_sentence(folder, tmp_path):
             pagefl.compare(tmp_path)
     (tmp_path / "spec.toml").write_text(spec().toml())
     (tmp_path / "rounds.jsonl").write_text('{"round": 1, "global_accuracy": "high"}\n')
-    with pytest.raises(UserError, match="accuracy is not a number"):
+    with pytest.raises(UserError, match="checkpoint is missing"):
         pagefl.compare(tmp_path)
 
 

@@ -109,7 +109,8 @@ def test_a_run_directory_that_is_itself_a_link_is_fine(foreign, monkeypatch):
 @pytest.mark.parametrize("do", ["resume", "report", "compare", "verify"])
 def test_escape_sequences_of_a_spec_do_not_reach_the_terminal(setting, do, foreign, monkeypatch, capsys):
     raw = specs.read(foreign / "spec.toml")
-    specs.put(raw, setting, f"{ESCAPES}\ntwo lines")
+    table, _, own = setting.rpartition(".")
+    (raw.setdefault(table, {}) if table else raw)[own] = f"{ESCAPES}\ntwo lines"
     (foreign / "spec.toml").write_text(specs.dump(raw))
     command(monkeypatch, *COMMANDS[do](foreign))
     said = "".join(capsys.readouterr())

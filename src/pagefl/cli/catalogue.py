@@ -39,7 +39,9 @@ def show(
     kind = next((kind for kind, entries in kinds.items() if name in entries), None)
     if kind is None:
         valid = dict.fromkeys(entry for entries in kinds.values() for entry in entries)
-        raise UserError(f"show {name}: expected settings, or one of {', '.join(valid)}")
+        raise UserError(
+            f"show {name}: there is no such task, algorithm or players; expected settings, or one of {', '.join(valid)}"
+        )
     builder = kinds[kind][name]
     source = None if kind == "tasks" else sys.modules[builder.__module__].__doc__
     about = [cleandoc(text) for text in (source, describe.summary(builder)) if text]

@@ -117,6 +117,12 @@ class Splits:
     def of_server(self) -> ServerData:
         return ServerData(self.game, self.server_test)
 
+    def named(self) -> list[tuple[str, Examples]]:
+        """Every set by the words in which an error names the owner of one of its examples."""
+        clients = {"client {} (train)": self.train, "client {} (test)": self.test, "client {} (holdout)": self.holdout}
+        server = [("server", examples) for examples in (self.game, self.server_test)]
+        return [(name, examples) for name, examples in clients.items() if examples is not None] + server
+
     def hold_out(self, share: float, seed: int) -> "Splits":
         """Keep a share of every client's training data out of training, for states and rewards."""
         kept, held = [], []
@@ -138,8 +144,7 @@ class Splits:
         server = len(self.game.y) + len(self.server_test.y)
         counts = {"training": len(self.train.y), "test": len(self.test.y), "server": server}
         counts |= {} if self.holdout is None else {"hold-out": len(self.holdout.y)}
-        roles = (self.train, self.test, self.game, self.server_test)
-        labels = 1 + max(int(examples.y.max()) for examples in roles)
+        labels = 1 + max(int(examples.y.max()) for _, examples in self.named())
         sizes = ", ".join(f"{count} {role}" for role, count in counts.items())
         return [f"{sizes} examples", summary.examples(self.train.x), f"labels 0 to {labels - 1}"]
 

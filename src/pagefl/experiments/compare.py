@@ -13,6 +13,7 @@ from pagefl.core.errors import UserError
 from pagefl.runtime import record
 from pagefl.runtime.directory import SPEC
 from pagefl.runtime.halves import Say
+from pagefl.runtime.own_files import check_own_files
 from pagefl.runtime.run import Run
 from pagefl.runtime.settings import NO_MATTER
 
@@ -136,7 +137,7 @@ def _directories(path: Path, seen: set[Path]) -> Iterator[Path]:
     if real in seen or not path.is_dir():
         return
     seen.add(real)
-    if (path / SPEC).is_file():
+    if os.path.lexists(path / SPEC):
         yield path
         return
     for child in sorted(entry.path for entry in os.scandir(path) if entry.is_dir()):
@@ -144,6 +145,7 @@ def _directories(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _on_disk(path: Path) -> Recorded:
+    check_own_files(path)
     spec, rounds = specs.recorded(path / SPEC), record.read(path)[0]
     try:
         statistics.curves(rounds)

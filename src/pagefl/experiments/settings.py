@@ -44,7 +44,8 @@ def _players(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, ta
 
 def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]]:
     """For a task of the user's own: around its own lr and epochs."""
-    lr, epochs = float(settings.get("lr", USUAL["lr"])), int(settings.get("epochs", USUAL["epochs"]))
+    known = {**USUAL, **{name: value for name, value in settings.items() if isinstance(value, int | float)}}
+    lr, epochs = known["lr"], int(known["epochs"])
     ranges: dict[str, Number] = {"lr_min": lr / 30, "lr_max": 3 * lr, "epochs_max": 4 * epochs}
     learning = dict.fromkeys(("page", "page-shared", "dapfl", "random"), ranges)
     return {**learning, "schedule": {"lr_last": lr / 100, "epochs_last": 1}}

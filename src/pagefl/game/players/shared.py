@@ -193,6 +193,8 @@ class ClientsOfAveragedAgents(SharingClients):
 
     def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
         super().reward(round, clients, outcome)
+        if self.frozen:
+            return
         who = torch.from_numpy(clients)
         for name, value in self.agent.items():
             self._net(name)[who] = value
