@@ -14,6 +14,7 @@ from pagefl.runtime import numbers
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE = 300_000  # ms; a busy machine is slow, and only a page that never gets there fails
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}: apt-get install chromium"),
     pytest.mark.xdist_group("browser"),
 ]
@@ -248,7 +249,6 @@ def test_keyboard_reads_rounds_hides_lines_and_opens_the_settings(browser: Brows
     assert visit.errors == []
 
 
-@pytest.mark.slow
 def test_a_whole_table_of_runs_fits_on_a_page(browser: Browser, tmp_path: Path) -> None:
     """Eleven methods, three seeds, a thousand rounds, a hundred clients each; methods can be chosen."""
     runs = {f"method {i // 3}, seed {i % 3}": fake_rounds(1000, 0.6 + i / 100) for i in range(33)}

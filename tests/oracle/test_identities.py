@@ -35,7 +35,8 @@ def first_row(of: Task) -> torch.Tensor:
 
 
 def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:
-    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    """Two ways to the same model round differently, and by another amount on every CPU."""
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def assert_same_models(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:

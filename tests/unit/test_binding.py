@@ -137,6 +137,7 @@ def test_fewer_rounds_than_were_played_are_refused(page):
     assert pagefl.resume(page, task=own, rounds=40).over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planned", [40, 90])
 def test_agents_go_on_for_more_or_fewer_rounds_than_planned(planned, page, tmp_path):
     """Their replay is as long as the plan; the bits are those of a run that was planned so from the start."""

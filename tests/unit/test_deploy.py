@@ -130,7 +130,13 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "players"), dict.fromkeys(PAIRS))
+LONG = ("fedala", "fedrecon")  # they train for seconds
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "players"),
+    [pytest.param(*pair, marks=[pytest.mark.slow] if pair[0] in LONG else []) for pair in dict.fromkeys(PAIRS)],
+)
 def test_the_same_result_as_a_simulation(algorithm, players, tmp_path):
     """Every algorithm and every player: what is split between a server and nodes computes what one process does."""
     spec = spec_of(algorithm, players, "synthetic-mlp" if ALGORITHMS[algorithm].needs_body else "synthetic")

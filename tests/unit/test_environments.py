@@ -214,6 +214,7 @@ def test_an_unknown_side_is_refused():
         SingleSide(maker(), RANGES, "client 5")
 
 
+@pytest.mark.slow
 def test_the_example():
     """A library that knows nothing of federations trains one side of one."""
     agent = runpy.run_path(str(EXAMPLE))["agent"]

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from federations import CLASSES, FEATURES, SETTINGS, data, task
+from federations import CLASSES, FEATURES, QUICK, SETTINGS, data, task
 from torch import nn
 
 import pagefl
 from pagefl import Task
+from pagefl.algorithms import ALGORITHMS
 from pagefl.runtime import paths
 from pagefl.runtime.run import Run
 
@@ -95,8 +96,9 @@ def test_holdout_is_not_trained_on(algorithm, module):
     assert int(out.sum()) == len(held.y)
     poisoned.data.train.y[out] = (clean.data.train.y[out] + 1) % CLASSES
 
+    made = ALGORITHMS[algorithm](**QUICK.get(algorithm, {}))
     with_holdout, without = (
-        [pagefl.run(task=own, algorithm=algorithm, holdout=share, seed=0) for own in (clean, poisoned)] for share in (0.3, 0.0)
+        [pagefl.run(task=own, algorithm=made, holdout=share, seed=0) for own in (clean, poisoned)] for share in (0.3, 0.0)
     )
     for key, value in with_holdout[0].state.items():
         assert torch.equal(value, with_holdout[1].state[key]), key

@@ -44,6 +44,7 @@ def straight(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_killed_at_any_instant(straight, tmp_path):
     """kill -9, again and again, workers and all; then the files are those of the run that was left alone."""
     out, chance = tmp_path / "run", random.Random(3)
@@ -116,6 +117,7 @@ def test_a_checkpoint_is_there_whatever_step_fails(tmp_path, monkeypatch, step):
     assert not said
 
 
+@pytest.mark.slow
 def test_a_second_run_into_one_directory_is_refused(tmp_path):
     out = tmp_path / "run"
     slow = [word if word != "40" else "100000" for word in SPEC]
@@ -156,6 +158,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, monkeypatch)
     assert pagefl.resume(out).rounds[-1]["round"] == 9
 
 
+@pytest.mark.slow
 def test_no_room_for_a_checkpoint_is_one_sentence(tmp_path):
     """As a full disk: no file grows beyond. The checkpoint's own writer has its own kind of error for that."""
     out = tmp_path / "run"
@@ -181,6 +184,7 @@ def test_load_gives_what_the_run_gave(tmp_path):
     assert not torch.equal(loaded.personal(4).weight, loaded.model.weight)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_round_and_keeps_it(tmp_path):
     """To the whole process group, as a terminal sends it: workers too."""
     out = tmp_path / "run"

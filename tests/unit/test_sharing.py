@@ -231,6 +231,7 @@ def test_exploring_ends_and_a_run_too_short_to_learn_from_does_not_begin_it(roun
         assert (np.ptp(moves) > 0.1) == (round <= explores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "best"), [("experience", 0.003), ("experience", 0.03), ("weights", 0.01)])
 def test_the_policy_finds_what_pays(share, best):
     """Where a client's loss is a known function of its lr, and changes with the round as losses do."""

@@ -24,6 +24,7 @@ def test_tensorboard_has_every_round(tmp_path):
     assert "payoffs/server" in events.Tags()["scalars"]
 
 
+@pytest.mark.slow
 def test_mlflow_has_every_round(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
