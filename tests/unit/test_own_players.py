@@ -110,6 +110,7 @@ def test_resume_is_exact_and_asks_for_the_name_again(own_module):
     }
 
 
+@pytest.mark.slow
 def test_code_is_never_taken_from_a_run_directory(own_module, monkeypatch):
     """A stranger's run directory, with a module beside its spec; the user is so careless as to work in it."""
     pagefl.run(**SMALL, out="run")

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pagefl.experiments import describe
 from pagefl.experiments import spec as specs
 
@@ -37,6 +39,7 @@ def show(*words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"}).stdout
 
 
+@pytest.mark.slow
 def test_show_settings():
     assert "fraction of clients that train in each round" in show("settings", "participation")
     everything = show("settings")
