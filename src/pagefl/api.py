@@ -32,7 +32,7 @@ Kind = TypeVar("Kind")
 
 
 class Own(NamedTuple):
-    """The user's own objects, where they are not named."""
+    """The user's own objects; None where a name is given instead."""
 
     task: Task | None = None
     algorithm: Algorithm | None = None
@@ -50,11 +50,12 @@ def run(
     say: Say = lambda message: None,
     **settings: Any,
 ) -> Run:
-    """Run a spec file, a RunSpec, or settings given here; write to the directory `out`, or nowhere.
+    """Run a spec file, a RunSpec, or the settings given here. Write to the directory `out`, if it is given.
 
-    `task`, `algorithm` and `players`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own object. Algorithms
-    and players may also be named as "module:Class". `clients=50` is short for the task's own setting. `observe` is called
-    with every round's record, `say` with messages. See `RunSpec` for all settings.
+    `task`, `algorithm` and `players`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own
+    object. Algorithms and players can also be named as "module:Class". `clients=50` is short for the task's
+    setting. `observe` is called with the record of every round, `say` with messages. `RunSpec` lists all
+    settings.
     """
     own = Own(_own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players))
     raw = _given(spec, {"task": task, "algorithm": algorithm, "players": players, **settings})
@@ -62,7 +63,7 @@ def run(
 
 
 def _own(field: str, given: object, kind: type[Kind]) -> Kind | None:
-    """The user's own object, or nothing where a name or a table is given."""
+    """The user's own object; None if a name or a table is given."""
     if isinstance(given, kind) or given is None:
         return given
     if isinstance(given, type):
@@ -74,7 +75,7 @@ def _own(field: str, given: object, kind: type[Kind]) -> Kind | None:
 
 
 def _given(spec: str | Path | RunSpec | None, settings: dict[str, Any]) -> specs.Raw:
-    """A spec, and over it what is given by name: the user's own objects say their settings themselves."""
+    """The spec, overridden by the given settings. The user's own objects bring their settings with them."""
     if not isinstance(spec, str | Path | RunSpec | None):
         raise UserError(f"spec is a {type(spec).__name__}; expected the path of a TOML file or a pagefl.RunSpec")
     raw = {} if spec is None else spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec))
@@ -92,7 +93,7 @@ def launch(
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
-    """Run what `resolve` has made of a spec and of the user's own objects."""
+    """Run a resolved spec, with the user's own objects."""
     directory = None if out is None else RunDirectory(Path(out), spec.toml(), fresh=True)
     return _play(spec, own, directory, observe, say)
 
@@ -108,11 +109,11 @@ def resume(
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
-    """Go on from the last checkpoint, to the last round of the spec or to `rounds`.
+    """Continue from the last checkpoint to the last round of the spec, or to `rounds`.
 
-    A run of the user's own task, algorithm or players needs those objects, or their names, again. Where records or
-    checkpoints are damaged, this refuses and changes nothing; `restart=True` puts them aside, into a folder of the
-    directory, and starts from round 1.
+    If the run used the user's own task, algorithm or players, give these objects or their names again. If
+    records or checkpoints are damaged, this raises an error and changes nothing. `restart=True` moves them to
+    a folder in the directory and starts from round 1.
     """
     path = Path(directory)
     own = Own(_own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players))
@@ -121,7 +122,7 @@ def resume(
 
 
 def load(directory: str | Path, *, task: Task | None = None) -> Run:
-    """A run's records and models as they are on disk, finished or not."""
+    """The records and models of a run directory. The run need not be finished."""
     path = Path(directory)
     raw = _raw_spec(path)
     state: dict[str, Tensor] = {}
@@ -137,7 +138,7 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
 
 
 def tip(directory: Path, ratio: str) -> DemandRatio:
-    """Ask a running run for another balance of demand from its next round on."""
+    """Ask a running run for another demand ratio, from its next round on."""
     raw = _raw_spec(directory)
     name = str(raw["players"].get("name"))
     if name in PLAYERS and not PLAYERS[name].uses_demand:
@@ -148,7 +149,7 @@ def tip(directory: Path, ratio: str) -> DemandRatio:
 
 
 def _is_over(facts: Mapping[str, Any] | None, raw: specs.Raw) -> bool:
-    """Version 0.1.0 did not write it down."""
+    """Whether the run has ended. Version 0.1.0 did not record `over`."""
     if not facts:
         return False
     return bool(facts.get("over", facts["round"] >= raw["rounds"] or facts.get("equilibrium") is not None))
@@ -157,7 +158,8 @@ def _is_over(facts: Mapping[str, Any] | None, raw: specs.Raw) -> bool:
 def environment(kind: str = "aec", spec: str | Path | None = None, **settings: Any) -> Any:
     """The game as an environment: "aec" or "parallel" (PettingZoo), "client 3" or "server" (Gymnasium).
 
-    `settings` as for `run`; `players` play the sides that are not handed out. Needs the extra `rl`.
+    `settings` are as for `run`. `players` play the sides that the environment does not expose. Needs the
+    extra `rl`.
     """
     try:
         from pagefl.game import pettingzoo
@@ -193,15 +195,15 @@ def verify(
     algorithm: str | None = None,
     players: str | None = None,
 ) -> dict[str, Any]:
-    """The equilibrium certificate of a run: what one other move would have gained whom.
+    """The equilibrium certificate of a run: how much each player could have gained by one other move.
 
-    `algorithm` and `players`: named again where they are of the user's own, as module:Class.
+    `algorithm` and `players`: the names of the user's own ones, as module:Class.
     """
     return certificates.verify(directory, spec_of(directory, algorithm=algorithm, players=players), trial or Trial(), say)
 
 
 def report(directories: Sequence[Path], page: Path) -> None:
-    """One page for several runs."""
+    """Write one report page for several runs."""
     texts = [f"# {path}\n{specs.dump(_raw_spec(path))}" for path in directories]
     found = {str(path): record.read(path) for path in directories}
     runs, clients = ({name: parts[i] for name, parts in found.items()} for i in (0, 1))
@@ -229,9 +231,10 @@ def spec_of(
     algorithm: object = None,
     players: object = None,
 ) -> RunSpec:
-    """The complete spec that a run directory holds; `restart`: also if it is not that of the run's checkpoint.
+    """The complete spec of a run directory.
 
-    `algorithm` and `players`: what the user calls them. A directory's own word is not enough to import code.
+    `restart`: accept it even if it differs from the spec of the checkpoint. `algorithm` and `players`: the
+    names given by the user. A name in the directory alone is not enough to import code.
     """
     raw = _raw_spec(path, restart=restart)
     for kind, given, object_ in (("algorithm", algorithm, own.algorithm), ("players", players, own.players)):
@@ -244,7 +247,8 @@ def spec_of(
     return specs.resolve(raw, *own)
 
 
-WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players": dict}  # into every complete spec
+# Settings that every complete spec contains, and their types.
+WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players": dict}
 
 
 def _raw_spec(path: Path, *, restart: bool = False) -> specs.Raw:

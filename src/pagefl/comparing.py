@@ -23,8 +23,9 @@ from pagefl.runtime.task import Task
 def compare(runs: str | Path | Run | Iterable[str | Path | Run], *, say: Say = warn) -> pd.DataFrame:
     """Compare run directories, folders of them, or runs in memory: one row per method and data setting.
 
-    Accuracies are fractions; `_mean` and `_std` are over seeds. `global_difference` is the gain in the last round over the
-    method in `global_against`, with a 95 % interval from `global_low` to `global_high`. `say` is told what was left out.
+    Accuracies are fractions; `_mean` and `_std` are over seeds. `global_difference` is the gain in the last
+    round over the method in `global_against`, with a 95 % interval from `global_low` to `global_high`. `say`
+    is called with what was left out.
     """
     sources = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     return comparisons.summary(comparisons.by_run(comparisons.gather(sources, say), say))
@@ -39,10 +40,11 @@ def sweep(
     say: Say = warn,
     **settings: Any,
 ) -> pd.DataFrame:
-    """Run every combination of the lists in `sweep` and return one row per run. Runs that are in `out` are not repeated.
+    """Run every combination of the lists in `sweep` and return one row per run.
 
-    `sweep={"algorithm": ["fedavg", "page"], "seed": [0, 1, 2]}`; `settings` as for `run`; `jobs`: runs side by side, 0 for one
-    per core. A run that failed has its reason in the column `problem`, and no results.
+    `sweep={"algorithm": ["fedavg", "page"], "seed": [0, 1, 2]}`. `settings` are as for `run`. `out`: folder
+    of the runs; finished runs are not repeated. `jobs`: number of parallel runs, 0 for one per core. A failed
+    run has no results; the column `problem` says why.
     """
     if jobs < 0:
         raise UserError(f"jobs = {jobs}: must be 0 or greater")

@@ -57,7 +57,7 @@ def test_four_nodes_and_intruders(tmp_path):
     spec = spec_of("scaffold", "page", clients=4, rounds=5)
     with started(spec, tmp_path / "run") as local:
         intrude(local, tmp_path)
-        local.follow(lambda entry: None, lambda message: None)
+        local.watch(lambda entry: None, lambda message: None)
         logs = {path.stem: path.read_text() for path in local.logs.iterdir()}
     assert_same(tmp_path / "run", spec)
     assert all(entry["participants"] == 4 for entry in api.load(tmp_path / "run").rounds)
@@ -138,7 +138,7 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
         before = checkpoint.read(state / checkpoint.NAME)[1]["round"]
         local.kill("node-1")
         local.start_node(1)
-        local.follow(lambda entry: None, lambda message: None)
+        local.watch(lambda entry: None, lambda message: None)
     rounds = api.load(folder).rounds
     assert [entry["round"] for entry in rounds] == [1, 2, 3]
     assert all(entry["participants"] >= 1 for entry in rounds)

@@ -11,7 +11,7 @@ from federations import CLASSES, FEATURES, SETTINGS, task, trained_part
 import pagefl
 from pagefl import FederatedData, Task
 from pagefl.game.certificate import Deviation, bellman_residual, certify
-from pagefl.game.equilibrium import Rest, Watch
+from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.ranges import Ranges
 from pagefl.game.rewards import DemandRatio, reward
 from pagefl.runtime.demand import Demand, tip
@@ -161,12 +161,12 @@ def test_rest_is_exact_over_a_resume(tmp_path):
 def test_watch_needs_every_quantity_to_rest():
     row, still = torch.ones(4), torch.ones(2, 4)
     for moving in range(3):
-        watch = Watch(Rest(window=2, models=1e-3, payoffs=1e-2))
+        watch = Watch(Tolerances(window=2, models=1e-3, payoffs=1e-2))
         watch.remember(row, still)
         rested = False
         for t in range(1, 6):
             values = [row * (1 + t * (moving == 0)), still * (1 + t * (moving == 1)), 1.0 + t * (moving == 2), 1.0]
-            rested = watch.at_rest(*values)
+            rested = watch.converged(*values)
         assert not rested
 
 

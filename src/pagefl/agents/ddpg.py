@@ -1,6 +1,9 @@
-"""Stacked DDPG. Lillicrap et al., Continuous control with deep reinforcement learning, ICLR 2016; PAGE's Algorithm 1.
+"""DDPG for a stack of agents.
 
-N agents are one batched network and one Adam; losses are summed over agents, so stacked agents are separate agents.
+Lillicrap et al.: Continuous control with deep reinforcement learning. ICLR 2016; Algorithm 1 of PAGE.
+
+N agents share one batched network and one Adam. Their losses are summed, so the gradient of each agent
+depends on its own loss only.
 """
 
 from dataclasses import dataclass
@@ -30,10 +33,14 @@ class Losses(NamedTuple):
 
 
 class Ddpg:
-    """`tensors` is all that changes; the agent is a function of them and of the numbers it is handed."""
+    """N agents as one object.
+
+    `tensors` holds everything that changes. Random numbers are passed in, so that results depend on nothing
+    else.
+    """
 
     def __init__(self, draw: Tensor, states: int, actions: int, capacity: int, settings: DdpgSettings) -> None:
-        """`draw`: uniform in [-1, 1), for each agent twice `networks.numbers_needed`."""
+        """`draw`: uniform numbers in [-1, 1), for each agent twice `networks.numbers_needed`."""
         self.settings = settings
         self.states, self.actions = states, actions
         half = networks.numbers_needed(states, actions, settings.hidden)
@@ -58,12 +65,12 @@ class Ddpg:
         return {**nets, **replay, "updates": self.updates}
 
     def act(self, who: Tensor, states: Tensor) -> Tensor:
-        """[agents, states] -> [agents, actions], without noise."""
+        """Actions without noise: [agents, states] -> [agents, actions]."""
         return networks.act(_of(self.nets["actor"], who), states[:, None].float())[:, 0]
 
     def update(self, who: Tensor, batch: Transitions) -> Losses:
-        """One step of each of these agents: critic, then actor by the new critic, then both targets."""
-        # In place where it is everybody: most of a small network's update is copying.
+        """Update these agents once: the critic, then the actor with the new critic, then both targets."""
+        # Update in place if all agents learn: copying is most of the cost of a small network's update.
         everybody = torch.equal(who, torch.arange(len(self.updates)))
         nets = self.nets if everybody else {name: _of(parameters, who) for name, parameters in self.nets.items()}
         self.updates[who] += 1
@@ -99,7 +106,7 @@ def _leaves(parameters: Parameters) -> Parameters:
 
 
 def adam(nets: dict[str, Parameters], net: str, leaves: Parameters, losses: Tensor, lr: float, steps: Tensor) -> None:
-    """Adam (Kingma, Ba, ICLR 2015) as torch has it, with a count of steps for each agent."""
+    """Adam (Kingma, Ba, ICLR 2015) as in torch, with a step count per agent."""
     first, second, epsilon = 0.9, 0.999, 1e-8
     gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
     for (name, value), gradient in zip(nets[net].items(), gradients, strict=True):

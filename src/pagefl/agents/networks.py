@@ -1,4 +1,4 @@
-"""Actor and critic of any number of agents as one batched network: a parameter's first dimension is the agent."""
+"""Actor and critic of N agents as one batched network. The first dimension of a parameter is the agent."""
 
 from collections.abc import Sequence
 
@@ -7,21 +7,21 @@ from torch import Tensor
 
 Parameters = dict[str, Tensor]
 HIDDEN = (40, 30)
-LAST = 3e-3  # the spread of the last layer, so that agents begin undecided
+LAST = 3e-3  # spread of the last layer: small, so that the first actions are near zero
 
 
 def actor_parameters(draw: Tensor, states: int, actions: int, hidden: Sequence[int] = HIDDEN) -> Parameters:
-    """`draw`: uniform numbers in [-1, 1), a row for each agent; see `numbers_needed`."""
+    """`draw`: uniform numbers in [-1, 1), one row per agent; see `numbers_needed`."""
     return _initial(draw, [(states, hidden[0]), (hidden[0], hidden[1]), (hidden[1], actions)])
 
 
 def critic_parameters(draw: Tensor, states: int, actions: int, hidden: Sequence[int] = HIDDEN) -> Parameters:
-    """The action joins at the second layer."""
+    """The action enters at the second layer."""
     return _initial(draw, [(states, hidden[0]), (hidden[0] + actions, hidden[1]), (hidden[1], 1)])
 
 
 def numbers_needed(states: int, actions: int, hidden: Sequence[int] = HIDDEN) -> int:
-    """For an actor or a critic, whichever takes more."""
+    """Random numbers needed per agent for an actor or a critic, whichever needs more."""
     return (states + 1) * hidden[0] + (hidden[0] + actions + 1) * hidden[1] + (hidden[1] + 1) * max(actions, 1)
 
 
@@ -33,7 +33,7 @@ def act(actor: Parameters, states: Tensor) -> Tensor:
 
 
 def value(critic: Parameters, states: Tensor, actions: Tensor) -> Tensor:
-    """Q: [agents, batch]."""
+    """Q values, [agents, batch]."""
     hidden = _layer(critic, 0, states).relu()
     hidden = _layer(critic, 1, torch.cat([hidden, actions], -1)).relu()
     return _layer(critic, 2, hidden).squeeze(-1)
@@ -44,7 +44,7 @@ def _layer(parameters: Parameters, i: int, x: Tensor) -> Tensor:
 
 
 def _initial(draw: Tensor, shapes: list[tuple[int, int]]) -> Parameters:
-    """Uniform by one over the root of the fan-in, as Lillicrap et al. have it."""
+    """Uniform in ±1/sqrt(fan-in), as in Lillicrap et al."""
     parameters, at = {}, 0
     for i, (fan_in, fan_out) in enumerate(shapes):
         spread = LAST if i == len(shapes) - 1 else fan_in**-0.5

@@ -1,4 +1,4 @@
-"""Ornstein-Uhlenbeck exploration noise that fades."""
+"""Ornstein-Uhlenbeck exploration noise, and its decay."""
 
 from dataclasses import dataclass
 
@@ -17,5 +17,5 @@ class OuNoise:
 
 
 def fading(round: int, rounds: int) -> float:
-    """From one to zero in `rounds`."""
+    """Scale of the noise in a round: falls from one to zero over `rounds`."""
     return max(0.0, 1.0 - round / rounds)

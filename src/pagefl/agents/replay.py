@@ -1,4 +1,4 @@
-"""Replay: every agent's own ring of transitions, in tensors."""
+"""Replay memory: one ring buffer of transitions per agent, stored in tensors."""
 
 from typing import NamedTuple
 
@@ -25,11 +25,11 @@ class Replay:
             "actions": torch.zeros(*shape, actions),
             "rewards": torch.zeros(*shape),
             "next_states": torch.zeros(*shape, states),
-            "written": torch.zeros(agents, dtype=torch.long),  # how many so far; the ring begins anew when it is full
+            "written": torch.zeros(agents, dtype=torch.long),  # transitions written; the ring may wrap
         }
 
     def add(self, who: Tensor, states: Tensor, actions: Tensor, rewards: Tensor, next_states: Tensor) -> None:
-        """One transition for each of these agents."""
+        """Add one transition for each of these agents."""
         place = self.tensors["written"][who] % self.capacity
         values = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
         for name, value in values.items():
@@ -37,7 +37,7 @@ class Replay:
         self.tensors["written"][who] += 1
 
     def extend(self, states: Tensor, actions: Tensor, rewards: Tensor, next_states: Tensor) -> None:
-        """Many transitions for the only agent."""
+        """Add several transitions for the only agent."""
         places = (int(self.tensors["written"][0]) + torch.arange(len(states))) % self.capacity
         values = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
         for name, value in values.items():
@@ -45,8 +45,11 @@ class Replay:
         self.tensors["written"][0] += len(states)
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Also of a shorter or longer ring, where neither has begun anew: a run may go on for more or fewer rounds than
-        planned."""
+        """Load a replay memory of this or another capacity.
+
+        A run may continue for more or fewer rounds than planned. Capacities may differ as long as all
+        transitions fit into both.
+        """
         both = min(tensors["states"].shape[1], self.capacity)
         if tensors["states"].shape[1] != self.capacity and int(tensors["written"].max()) > both:
             raise ValueError(f"a ring of {tensors['states'].shape[1]} transitions does not fit into one of {self.capacity}")
@@ -60,7 +63,7 @@ class Replay:
         return self.tensors["written"].clamp(max=self.capacity)
 
     def reward_moments(self, who: Tensor) -> tuple[Tensor, Tensor]:
-        """[agents, 1] mean and standard deviation of all that is held."""
+        """Mean and standard deviation of all stored rewards, each [agents, 1]."""
         held = torch.arange(self.capacity) < self.filled()[who, None]
         rewards = self.tensors["rewards"][who] * held
         count = held.sum(1, keepdim=True).clamp(min=1)
@@ -68,7 +71,7 @@ class Replay:
         return mean, (((rewards - mean) * held).square().sum(1, keepdim=True) / count).sqrt()
 
     def sample(self, who: Tensor, chance: Tensor) -> Transitions:
-        """`chance`: [agents, batch] uniform in [0, 1)."""
+        """Draw a batch for each agent. `chance`: uniform numbers in [0, 1), [agents, batch]."""
         places = (chance * self.filled()[who, None]).long()
         agent = who[:, None]
         return Transitions(*(self.tensors[name][agent, places] for name in ("states", "actions", "rewards", "next_states")))

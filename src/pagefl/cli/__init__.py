@@ -1,4 +1,4 @@
-"""The command line. A command imports what it needs when it runs, so that `--help` is quick."""
+"""The command line. A command imports what it needs when it runs, so that `--help` is fast."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ from pagefl.core.errors import UserError
 from . import bench, catalogue, data, deploy, runs, sweeps
 
 INTERRUPTED = 130
-SHOWN_CALLS = 6  # of a traceback, the innermost
+SHOWN_CALLS = 6  # innermost calls that are shown of a traceback
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -51,11 +51,11 @@ def _options(
 
 
 def main() -> None:
-    """Bad input, a full disk and an interruption each end in one sentence."""
+    """Run the program. Bad input, a full disk and an interruption end with a message of one sentence."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = app(standalone_mode=False)  # what a command asked to exit with, or nothing
-        if code == INTERRUPTED:  # some versions of typer make this of the exception
+        code = app(standalone_mode=False)  # the exit code of a command, or None
+        if code == INTERRUPTED:  # some versions of typer return this instead of raising
             raise KeyboardInterrupt
         sys.exit(code)
     except UserError as error:
@@ -67,16 +67,16 @@ def main() -> None:
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked for, and the help has been printed
+        if type(error).__name__ == "NoArgsIsHelpError":  # no command was given; the help has been printed
             sys.exit(0)
-        if hasattr(error, "format_message"):  # the option parser's own
+        if hasattr(error, "format_message"):  # an error of the option parser
             _end(error.format_message(), 2)
         traceback.print_exception(error, limit=-SHOWN_CALLS, chain=False)
         _end(f"this is a bug in pagefl: {type(error).__name__}; please report it with the lines above", 1)
 
 
 def _terminate(number: int, frame: object) -> None:
-    """By an exception, so that a sweep tells its runs to stop, with the exit code of a signal."""
+    """Raise an exception, so that a sweep stops its runs. The exit code is that of the signal."""
     raise SystemExit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""`pagefl bench`: what this machine does."""
+"""`pagefl bench`: benchmarks on this machine."""
 
 import typer
 
@@ -27,7 +27,7 @@ def algorithms(json: Json = False, quick: Quick = False) -> None:
 
 @app.command()
 def agents(json: Json = False, quick: Quick = False) -> None:
-    """What agents take of a round, of PAGE's players and of those that share a policy, by the number of clients."""
+    """Time that agents take in a round, for PAGE's players and for players that share a policy."""
     from pagefl.experiments import bench_rounds
 
     result = bench_rounds.agents(quick=quick, say=err.print)
@@ -36,7 +36,7 @@ def agents(json: Json = False, quick: Quick = False) -> None:
 
 @app.command()
 def table5(json: Json = False, quick: Quick = False) -> None:
-    """The paper's Table 5: where the time of a round of PAGE goes."""
+    """The paper's Table 5: time of each part of a round of PAGE."""
     from pagefl.experiments import bench_rounds
 
     result = bench_rounds.table5(quick=quick, say=err.print)

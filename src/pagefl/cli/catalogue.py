@@ -1,4 +1,4 @@
-"""`pagefl list, show`: what there is, its settings and where it comes from."""
+"""`pagefl list, show`: algorithms, players and tasks, with their settings and sources."""
 
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks")]) -> None:
-    """What there is."""
+    """List the algorithms, players or tasks."""
     table = Table("name", "what", box=None)
     for name, about in _catalogue(kind).items():
         table.add_row(name, (about.__doc__ or "").strip().split("\n")[0])

@@ -1,4 +1,4 @@
-"""Where commands speak: results on stdout, everything else on stderr; and the options that several have."""
+"""Output of commands: results on stdout, everything else on stderr. Also options that commands share."""
 
 import json
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-# What users name is printed as it is: [/b] is no markup, :smile: no emoji, and a long path is never broken.
+# Names from users are printed as they are: without markup and emoji, and without breaking long paths.
 console = Console(markup=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 

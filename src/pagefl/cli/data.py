@@ -1,4 +1,4 @@
-"""`pagefl data`: the original files, and who is dealt what."""
+"""`pagefl data`: the original files, and the data of each client."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ Root = Annotated[Path | None, typer.Option(help="Where the files are.", show_def
 
 @app.command()
 def check(task: TaskName, root: Root = None) -> None:
-    """Whether a task's files are there and are the originals; if not, what is missing and where it comes from."""
+    """Check that a task's original files are there. If not, print what is missing and where to get it."""
     original = _original(task)
     place, verified = original.check(root)
     err.print(f"{task}: {place}: {verified}")
@@ -23,7 +23,7 @@ def check(task: TaskName, root: Root = None) -> None:
 
 @app.command()
 def prepare(task: TaskName, root: Root = None) -> None:
-    """Make the arrays that runs use, once; a run that finds none makes them first."""
+    """Prepare the arrays that runs use. A run prepares them itself if they are missing."""
     original = _original(task)
     arrays = original.load(root)
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
@@ -42,7 +42,7 @@ def show(
     ] = None,
     out: Annotated[Path, typer.Option(help="The figure to write.")] = Path("partition.png"),
 ) -> None:
-    """Who has what: a table of the clients' training data, and a figure of clients by classes."""
+    """Show each client's training data: a table, and a figure of clients by classes."""
     import numpy as np
 
     from pagefl.data.partition import Partition, summary

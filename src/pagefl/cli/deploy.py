@@ -47,7 +47,7 @@ def data(
     spec: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
     out: Annotated[Path, typer.Option(help="Folder of the parties' files.")] = Path("parties"),
 ) -> None:
-    """Deal a task's examples out: a file for the server, and one for each client."""
+    """Split a task's examples into files: one for the server, and one for each client."""
     from pagefl.deploy import parties
     from pagefl.runtime.simulation import split
 

@@ -58,7 +58,7 @@ def run(
         "participation": participation,
         "workers": workers,
     }
-    for name, value in options.items():  # as strings: the spec checks them all and says what is wrong
+    for name, value in options.items():  # as strings: the spec checks them all
         if value is not None:
             specs.override(raw, f"{name}={value}")
     for assignment in set_ or []:
@@ -77,9 +77,10 @@ def resume(
     track: Track = None,
     json: Json = False,
 ) -> None:
-    """Go on from the last checkpoint; the result is that of a run that was never interrupted.
+    """Continue from the last checkpoint. The result is the same as without the interruption.
 
-    Damaged records or checkpoints are refused, and nothing is changed; --restart moves them to a folder of the directory.
+    Damaged records or checkpoints are refused, and nothing is changed; --restart moves them to a folder of
+    the directory.
     """
     from pagefl import api
 
@@ -92,7 +93,7 @@ def report(
     directories: list[Path],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """One interactive page for one or several runs."""
+    """Write one interactive page for one or several runs."""
     from pagefl import api
 
     api.report(directories, out)
@@ -100,7 +101,7 @@ def report(
 
 
 def bias(directory: Path, ratio: Annotated[str, typer.Argument(help="server:clients, such as 10:1")]) -> None:
-    """Change the demand ratio of a running run: from its next round on, the two sides' rewards count by it."""
+    """Change the demand ratio of a running run, from its next round on."""
     from pagefl import api
 
     err.print(f"bias {api.tip(directory, ratio)} from the next round of {directory}")
@@ -115,7 +116,7 @@ def verify(
     players: OwnPlayers = None,
     json: Json = False,
 ) -> None:
-    """The equilibrium certificate: the most that any one player gains by one other move while the others keep theirs."""
+    """Compute the equilibrium certificate: the most that any one player gains by changing one move."""
     from pagefl import api
     from pagefl.game.certificate import Trial
     from pagefl.report import certificate
@@ -152,7 +153,7 @@ def watch(spec: Any, directory: Path, as_json: bool, track: list[str] | None, st
     if as_json and result.rounds:
         last, best = result.rounds[-1], max(result.rounds, key=lambda r: r["global_accuracy"])
         print(json.dumps({**last, "best_global_accuracy": best["global_accuracy"], "out": str(directory), "report": str(page)}))
-    if result.stopped_by:  # a script must not take it for the end
+    if result.stopped_by:  # a script must see that the run is not finished
         raise SystemExit(128 + result.stopped_by)
 
 

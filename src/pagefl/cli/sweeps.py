@@ -1,4 +1,4 @@
-"""`pagefl sweep, compare, reproduce`: many runs at once, and what is said of them."""
+"""`pagefl sweep, compare, reproduce`: many runs at once, and their statistics."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def sweep(
     out: Annotated[Path, typer.Option(help="Folder of the runs; finished ones are not run again.")] = Path("sweep"),
     jobs: Jobs = 0,
 ) -> None:
-    """Every combination of a grid of settings; what is there already is not run again."""
+    """Run every combination of a grid of settings. Finished runs are not repeated."""
     from pagefl.comparing import compare
     from pagefl.experiments import spec as specs
     from pagefl.experiments import sweep
@@ -62,7 +62,7 @@ def reproduce(
     plan: Annotated[bool, typer.Option("--plan", help="Print what is missing and its estimated cost; run nothing.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of tables, figures and runs.")] = Path("reproduced"),
 ) -> None:
-    """A table or figure of the paper, with the published numbers beside ours. Started again, it goes on where it was."""
+    """Reproduce a table or figure of the paper. Started again, it continues where it stopped."""
     from pagefl.core.errors import UserError
     from pagefl.experiments import paper
     from pagefl.experiments import sweep as sweeps
@@ -121,7 +121,7 @@ def _run(wanted: list[Any], folder: Path, jobs: int) -> Any:
 
 
 def _end(done: Any) -> None:
-    """Say what has not finished."""
+    """Report the runs that have not finished."""
     for name, problem in done.failed.items():
         _say(f"failed: {name}: {problem}")
     if done.finished < done.runs:
@@ -130,7 +130,7 @@ def _end(done: Any) -> None:
 
 
 def _print_tables(made: list[Any]) -> None:
-    """For a reader on a terminal, as Markdown for everybody else."""
+    """Print tables: formatted on a terminal, otherwise as Markdown."""
     for table in made:
         if console.is_terminal:
             console.print(table.terminal())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .examples import Examples
 
-BLOCK = 512  # examples of one row that are judged at a time
+BLOCK = 512  # examples of one row that are evaluated at a time
 
 
 class Scores(NamedTuple):
@@ -26,7 +26,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def score(logits_of: Callable[[Tensor], Tensor], rows: int, examples: Examples, owners: Tensor) -> Scores:
-    """Row i on the examples of owners[i]; a single row is judged on the examples of every owner."""
+    """Row i on the examples of owners[i]; a single row is evaluated on the examples of every owner."""
     sizes = examples.sizes[owners]
     if rows == 1:
         index = _positions(examples.starts[owners], sizes)[None]

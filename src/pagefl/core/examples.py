@@ -21,7 +21,7 @@ class Examples:
     x: Tensor
     y: Tensor
     starts: Tensor
-    augment: Augment | None = None  # in training; nobody is judged on augmented examples
+    augment: Augment | None = None  # in training; models are never evaluated on augmented examples
 
     @classmethod
     def of(cls, clients: Sequence[tuple[Tensor, Tensor]], augment: Augment | None = None) -> "Examples":

@@ -40,7 +40,7 @@ class Layout:
         return list(groups.values())
 
     def within(self, columns: slice | None) -> list[str]:
-        """The parameters of which something lies in these columns."""
+        """The parameters that overlap these columns."""
         if columns is None:
             return list(self.columns)
         return [name for name, own in self.columns.items() if columns.start < own.stop and own.start < columns.stop]

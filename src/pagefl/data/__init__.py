@@ -1,4 +1,4 @@
-"""Data for federations: your own, partitions of a pool, augmentation, and the tasks' data sets."""
+"""Data for federations: your own data, partitions of a pool, augmentation, and the data sets of tasks."""
 
 from importlib import import_module
 from types import ModuleType
@@ -7,7 +7,7 @@ _PUBLIC = ("augment", "federated", "huggingface", "partition")
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Imported on first use: `huggingface` needs an extra."""
+    """Import a submodule on first use, because `huggingface` needs an extra."""
     if name not in _PUBLIC:
         raise AttributeError(f"module pagefl.data has no attribute {name}")
     return import_module(f".{name}", __name__)

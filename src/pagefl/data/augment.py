@@ -1,4 +1,4 @@
-"""Changes to images in training, for a whole stack of batches at once."""
+"""Image augmentation for a whole stack of batches at once."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,10 @@ PADDING = 4
 
 
 def crop_and_flip(x: Tensor, chances: Tensor) -> Tensor:
-    """Images [n, batch, channels, height, width]: cut from a frame of black pixels, and every other one mirrored."""
+    """Pad images with black pixels, crop them at random, and mirror half of them.
+
+    `x`: [n, batch, channels, height, width]. `chances`: uniform numbers in [0, 1), four per image.
+    """
     height, width = x.shape[-2:]
     images = pad(x.flatten(0, 1), [PADDING] * 4)
     down, right, mirrored, _ = chances.flatten(0, 1).unbind(-1)

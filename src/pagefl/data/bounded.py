@@ -1,4 +1,4 @@
-"""A stranger's file is read no further than the original is long: what unpacks to more is a bomb."""
+"""Reads files up to a size limit. A file larger than the original may be a decompression bomb."""
 
 from typing import Protocol
 

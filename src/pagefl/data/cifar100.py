@@ -20,8 +20,8 @@ from .originals import Arrays, Original
 MD5 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
 CLASSES = 100
 FOLDER = "cifar-100-python"
-BLOCK = 512  # bytes of a header in a tar archive, and of what sizes are rounded up to
-LARGEST = 250_000_000  # bytes of the archive, unpacked; the original has 186 million
+BLOCK = 512  # bytes of a tar header; contents are padded to a multiple of it
+LARGEST = 250_000_000  # bytes of the unpacked archive; the original has 186 million
 
 
 def verify(source: Path) -> str:
@@ -31,7 +31,7 @@ def verify(source: Path) -> str:
 
 
 def read(source: Path) -> Arrays:
-    """uint8 images [n, 3, 32, 32] and labels of both parts."""
+    """Images as uint8 [n, 3, 32, 32] and labels, for training and test."""
     arrays: Arrays = {}
     for name in MD5:
         found = unpickle(_verified(source, name), f"{source}: {name}")
@@ -53,7 +53,7 @@ CIFAR100 = Original(
 
 
 def unpickle(content: bytes, name: str) -> Any:
-    """What a pickle of lists, dicts, numbers, bytes and arrays of bytes holds. Anything else is refused and never run."""
+    """Unpickle lists, dicts, numbers, bytes and arrays of bytes. Anything else is refused and never run."""
     try:
         return _plain(_ArraysOnly(io.BytesIO(content), encoding="bytes").load())
     except UserError as error:
@@ -67,12 +67,12 @@ class _DType(NamedTuple):
     align: Any = None
     copy: Any = None
 
-    def __setstate__(self, state: object) -> None:  # byte order and such: one byte has none
+    def __setstate__(self, state: object) -> None:  # byte order: single bytes have none
         pass
 
 
 class _Array:
-    """Stands in for numpy's own constructor, which can be talked into more than bytes."""
+    """Replaces NumPy's array constructor, which a malicious pickle could misuse."""
 
     value: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
@@ -90,7 +90,7 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) == ("numpy", "dtype"):
             return _DType
         if (module, name) == ("numpy", "ndarray"):
-            return None  # only ever handed to _reconstruct
+            return None  # only used as an argument of _reconstruct
         raise UserError(f"it asks for {module}.{name}: only arrays, lists, dicts and bytes are built; get the original file")
 
 
@@ -123,7 +123,7 @@ def _content(source: Path, name: str) -> bytes:
         with (source / name).open("rb") as file:
             return bounded.read(file, LARGEST, str(source / name))
     try:
-        with gzip.open(source) as file:  # in memory: nothing is laid out on the disk
+        with gzip.open(source) as file:  # unpacked in memory, never on disk
             unpacked = bounded.read(file, LARGEST, f"{source}, unpacked,")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{source} is not CIFAR-100's archive or is cut off: {error}; get it again") from error
@@ -134,7 +134,11 @@ def _content(source: Path, name: str) -> bytes:
 
 
 def _plain_files(archive: bytes, name: str) -> list[bytes]:
-    """The files of this name in a tar archive. Its own reader follows links and trusts headers, which can ask for hours."""
+    """All plain files of this name in a tar archive.
+
+    `tarfile` is not used. It follows links and trusts headers, so a malicious archive could keep it busy for
+    hours.
+    """
     found, at = [], 0
     while at < len(archive):
         header, at = archive[at : at + BLOCK], at + BLOCK

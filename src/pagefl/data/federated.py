@@ -1,4 +1,4 @@
-"""A federation's data by role, checked once at the door."""
+"""A federation's data by role, checked once when it is created."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
@@ -19,14 +19,15 @@ Given = object  # (x, y) as arrays, tensors, data frames or lists, or a map-styl
 
 
 class FederatedData(Splits):
-    """Each client's examples for training and for its own test, and the server's public ones.
+    """The data of a federation: each client's training and test examples, and the server's examples.
 
-    A client's examples are (x, y), as NumPy arrays, torch tensors, data frames or lists, or a map-style Dataset whose items
-    are (x, y). They are read once and copied: later changes to them do not reach the federation.
+    A client's examples are (x, y), as NumPy arrays, torch tensors, data frames or lists, or a map-style
+    Dataset whose items are (x, y). They are read once and copied, so later changes to them have no effect.
 
-    One half of the server's examples is for the game (a server agent's states and rewards), the other only judges:
-    no algorithm ever sees it. `holdout`, where given, takes the place of the training data in states and rewards.
-    `augment` changes examples each time they are trained on (see `pagefl.data.augment`).
+    The server's examples are split into two halves. One half is for the game (states and rewards of a server
+    agent). The other half is only used to evaluate: no algorithm ever sees it. `holdout`, if given, replaces
+    the training data in states and rewards. `augment` changes examples each time they are trained on (see
+    `pagefl.data.augment`).
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class FederatedData(Splits):
         seed: int = 0,
         augment: Augment | None = None,
     ) -> "FederatedData":
-        """From each client's data, shares for its own test, the server and the hold-out; the rest is for training.
+        """Split each client's data into shares for its test, the server and the hold-out.
 
-        A server with an (x, y) or a Dataset of its own takes nothing from the clients.
+        The rest is for training. If `server` is an (x, y) or a Dataset, the server takes no examples from the
+        clients.
         """
         shares: dict[str, Any] = {"test": test, **({"server": server} if isinstance(server, Real) else {}), "holdout": holdout}
         _check(shares)
@@ -125,5 +127,5 @@ def _check(shares: dict[str, Any]) -> None:
 
 
 def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
-    """The server's examples as several owners', so that workers can share the judging."""
+    """Split the server's examples into blocks, so that workers can evaluate them in parallel."""
     return Examples(x, y, torch.tensor([*range(0, len(y), size), len(y)]))

@@ -1,8 +1,9 @@
-"""A Hugging Face or Flower federation on disk as FederatedData: every partition is a client.
+"""Reads a Hugging Face or Flower federation from disk as FederatedData. Every partition is a client.
 
-`flwr-datasets create`, a loop over `load_partition(i).save_to_disk(folder / f"partition_{i}")` and a saved DatasetDict with
-keys partition_0, … all leave the same: a folder of datasets. Only Arrow files are read; nothing is fetched, unpickled or run.
-Images are decoded here, from their bytes, because the path that `datasets` would open in their place may be an address.
+`flwr-datasets create`, a loop over `load_partition(i).save_to_disk(folder / f"partition_{i}")`, and a saved
+DatasetDict with keys partition_0, … all write the same layout: a folder of datasets. Only Arrow files are
+read. Nothing is downloaded, unpickled or executed. Images are decoded here from their bytes: `datasets` would
+otherwise open an image's path, which may be a URL.
 """
 
 import io
@@ -27,7 +28,7 @@ try:
 except ModuleNotFoundError as error:
     raise UserError(f'{error.name} is not installed; `pip install "pagefl[huggingface]"` brings it') from None
 
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # Pillow has others that start programs, as Ghostscript for EPS
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # other Pillow formats start programs, such as Ghostscript
 KINDS = " or ".join([", ".join(FORMATS[:-1]), FORMATS[-1]])
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 ARRAYS = (datasets.List, datasets.LargeList, datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
@@ -36,11 +37,12 @@ ARRAYS = (datasets.List, datasets.LargeList, datasets.Array2D, datasets.Array3D,
 def from_disk(
     folder: str | Path, x: str | None = None, y: str | None = None, *, test: float = 0.24, server: float = 0.2, seed: int = 0
 ) -> FederatedData:
-    """Columns x and y of every partition_<i>, found by their types where not given.
+    """Read columns x and y of every partition_<i>. Columns that are not given are found by their types.
 
-    A partition's `test` split is its client's test, and a dataset `server` or `test` beside the partitions is the server's;
-    what is missing is cut from the training data in these shares, as `FederatedData.split` does. Images are bytes
-    [channels, height, width]: one channel if all are grey, otherwise three.
+    A partition's `test` split is the test data of its client. A dataset `server` or `test` beside the
+    partitions is the server's data. Missing parts are split off the training data with the shares `test` and
+    `server`, as in `FederatedData.split`. Images are bytes [channels, height, width], with one channel if all
+    are grey and three otherwise.
     """
     partitions, public = _folders(Path(folder))
     tables = {path: _splits(path) for path in [*partitions, *public]}
@@ -77,7 +79,7 @@ def from_disk(
 
 
 def _folders(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The partitions in the order of their numbers, and where the server's examples are, if anywhere."""
+    """The partitions in numerical order, and the folder of the server's examples, if there is one."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; expected one that holds datasets partition_0, partition_1, …")
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -94,7 +96,8 @@ def _splits(path: Path) -> dict[str, datasets.Dataset]:
     try:
         list(regular_below(path))
         found = datasets.load_from_disk(str(path))
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # empty: an IndexError
+    # An empty dataset raises an IndexError, which is a LookupError.
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} cannot be read ({error}); expected a dataset with examples as save_to_disk leaves it"
         ) from None
@@ -116,7 +119,7 @@ def _columns(path: Path, features: datasets.Features, x: str | None, y: str | No
         raise UserError(f"{role}={given!r} does not tell which column of {path} to use; expected one of {valid}")
 
     labels = of(datasets.ClassLabel)
-    if len(labels) != 1:  # such as CIFAR-100's coarse and fine ones
+    if len(labels) != 1:  # such as CIFAR-100's coarse and fine labels
         labels = [name for name in ("label", "labels", "fine_label", "target") if name in features]
     return one("x", x, of(datasets.Image) or of(*ARRAYS)), one("y", y, labels)
 
@@ -125,8 +128,8 @@ def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
     if not len(table) or not {x, y} <= {*table.features}:
         raise UserError(f"{path} has {len(table)} rows of {', '.join(table.features)}; expected one or more of {x} and {y}")
     try:
-        columns = table.select_columns([*{x, y}]).with_format("arrow")[:]  # as stored: this format decodes nothing
-        columns.validate(full=True)  # Arrow would read wherever a file's offsets point
+        columns = table.select_columns([*{x, y}]).with_format("arrow")[:]  # as stored, not decoded
+        columns.validate(full=True)  # otherwise Arrow trusts the offsets in the file
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}); get it again") from None
     read = _images if isinstance(table.features[x], datasets.Image) else _numbers
@@ -134,7 +137,7 @@ def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
 
 
 def _images(where: str, column: pa.ChunkedArray) -> Tensor:
-    """[n, channels, height, width]"""
+    """Decode images into [n, channels, height, width]."""
     images = []
     for i, cell in enumerate(column.to_pylist()):
         try:
@@ -157,7 +160,10 @@ def _image(content: bytes) -> Image.Image:
 
 
 def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:
-    """As many dimensions as lists are nested; fractions as float32, bytes as bytes, other whole numbers as int64."""
+    """Convert a column to a tensor with one dimension per level of nested lists.
+
+    Floats become float32, bytes stay bytes, other integers become int64.
+    """
     values, shape = column.combine_chunks(), [len(column)]
     values = getattr(values, "storage", values)
     while isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):

@@ -1,4 +1,4 @@
-"""Labelled images of a data set become a federation: the training images the clients', the test images the server's."""
+"""Turns labelled images into a federation. Training images go to the clients, test images to the server."""
 
 from typing import Literal
 
@@ -14,14 +14,17 @@ from .originals import Original
 from .partition import Partition
 
 Split = Literal["labels", "iid", "shards"]
-LOCAL_TEST = 0.3  # of every client's images
-SHARDS = 2  # of a client
+LOCAL_TEST = 0.3  # share of each client's images
+SHARDS = 2  # per client
 
 
 def federation(
     original: Original, clients: int, per_client: int, split: Split, delta: float, sigma: float, augment: bool, seed: int
 ) -> FederatedData:
-    """As many images as `clients` times `per_client`, or all there are; the server gets the same share of the test images."""
+    """A federation of `clients` times `per_client` images, or of all images if there are fewer.
+
+    The server gets the same share of the test images.
+    """
     arrays = original.load()
     x, y = arrays["train.x"], arrays["train.y"]
     count = min(len(y), clients * per_client)

@@ -1,7 +1,7 @@
-"""The data sets' original files, where the user has them, and the arrays made of them once. Nothing is ever downloaded.
+"""The original files of data sets, and the arrays that are made from them once. Nothing is ever downloaded.
 
-Files are looked for below PAGEFL_DATA, or else ./data. Arrays lie in the user's cache for as long as the files that they
-were made of stay the same.
+Files are searched below PAGEFL_DATA, or below ./data if it is not set. Arrays are stored in the user's cache.
+They are made again when the original files change.
 """
 
 import os
@@ -19,7 +19,7 @@ from torch import Tensor
 from pagefl.core.errors import UserError
 from pagefl.core.files import regular, regular_below
 
-VERSION = "1"  # of the arrays; others are made anew
+VERSION = "1"  # version of the arrays; arrays of other versions are made again
 Arrays = dict[str, Tensor]
 
 
@@ -28,10 +28,10 @@ class Original:
     """A data set as its authors distribute it."""
 
     name: str
-    places: tuple[str, ...]  # below the root; any of them will do
-    home: str  # where a user gets it
-    verify: Callable[[Path], str]  # what was found to be right; raises what is not
-    read: Callable[[Path], Arrays]  # raises the same
+    places: tuple[str, ...]  # paths below the root; one is enough
+    home: str  # where users can get it
+    verify: Callable[[Path], str]  # returns what was verified; raises if something is wrong
+    read: Callable[[Path], Arrays]  # raises in the same cases
 
     def find(self, root: Path | None = None) -> Path:
         root = root or data_root()
@@ -44,14 +44,14 @@ class Original:
         )
 
     def check(self, root: Path | None = None) -> tuple[Path, str]:
-        """Where it is, and what was verified."""
+        """Its path, and what was verified."""
         source = self.find(root)
         with _sentences(self.name, source):
             _fingerprint(source)
             return source, self.verify(source)
 
     def load(self, root: Path | None = None) -> Arrays:
-        """The arrays: from the cache, or else made, verified and put there."""
+        """The arrays, from the cache if possible. Otherwise they are read, verified and cached."""
         source = self.find(root)
         with _sentences(self.name, source):
             made_of = {"source": _fingerprint(source), "version": VERSION}
@@ -74,7 +74,7 @@ def cache_root() -> Path:
 
 @contextmanager
 def _sentences(name: str, source: Path) -> Iterator[None]:
-    """Whatever is wrong with a file becomes one sentence."""
+    """Report an OSError as a UserError of one sentence."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,10 @@ def _sentences(name: str, source: Path) -> Iterator[None]:
 
 
 def _fingerprint(source: Path) -> str:
-    """Names, sizes and times of all files: cheap enough for every run, and it changes when a file does. None is a pipe."""
+    """A hash of the names, sizes and times of all files. It is cheap, and changes when a file does.
+
+    Anything that is not a regular file is refused.
+    """
     digest = sha256()
     for file, facts in regular_below(source):
         digest.update(repr((str(file.relative_to(source)), facts.st_size, facts.st_mtime_ns)).encode())
@@ -90,7 +93,7 @@ def _fingerprint(source: Path) -> str:
 
 
 def _read(cache: Path, made_of: dict[str, str]) -> Arrays | None:
-    """Mapped, not read: pages come as they are used. A damaged or outdated file is as good as none."""
+    """The cached arrays, memory-mapped; None if the cache is missing, damaged or outdated."""
     try:
         regular(cache)
         with safe_open(cache, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""One client's examples as users have them, read into two tensors (x, y) or refused in one sentence."""
+"""Reads one client's examples into two tensors (x, y), or raises an error of one sentence."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,9 +18,10 @@ EXPECTED = "expected (x, y), or a map-style Dataset whose items are (x, y)"
 
 
 def read(who: str, given: object) -> Pair:
-    """`given`: (x, y) as arrays, tensors, data frames or lists, or a map-style Dataset of them. `who`: for errors.
+    """Read (x, y) as arrays, tensors, data frames or lists, or a map-style Dataset of them.
 
-    Fractions become float32, or stay float64; bytes stay bytes, other whole numbers become int64, truth values float32.
+    `who` is named in errors. float64 stays float64, other floats become float32. Bytes stay bytes, other
+    integers become int64, booleans become float32.
     """
     values = given if isinstance(given, tuple | list) and len(given) == 2 else _items(who, given)
     x, y = (_numbers(f"{who}: {side}", value) for side, value in zip("xy", values, strict=True))
@@ -32,7 +33,7 @@ def read(who: str, given: object) -> Pair:
 
 
 def agree(named: Iterable[tuple[str, Tensor]]) -> None:
-    """All examples are of one shape and one kind: fractions, bytes or whole numbers."""
+    """Check that all examples have one shape and one kind: floats, bytes or integers."""
     first_who, first = "", torch.empty(0)
     for who, x in named:
         if not first_who:
@@ -44,7 +45,7 @@ def agree(named: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def image_bytes(where: str, images: Sequence[Image.Image]) -> Tensor:
-    """[n, channels, height, width]: one channel if all images are grey, otherwise three."""
+    """Images as bytes [n, channels, height, width]: one channel if all are grey, three otherwise."""
     sizes = {image.size for image in images}
     if len(sizes) > 1:
         raise UserError(f"{where} has images of {len(sizes)} sizes, as {sorted(sizes)[:2]}; expected one size for all")
@@ -58,7 +59,7 @@ def image_bytes(where: str, images: Sequence[Image.Image]) -> Tensor:
 
 
 def _items(who: str, given: object) -> tuple[list[object], list[object]]:
-    """A Dataset is read once, so what its transforms draw at random is drawn once."""
+    """Read every item of a Dataset once, so that random transforms are applied once."""
     known = (str, bytes, Mapping, tuple, list, Tensor, np.ndarray, IterableDataset)
     if isinstance(given, known) or not (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
         raise UserError(f"{who}: found a {type(given).__name__}; {EXPECTED}")
@@ -67,7 +68,7 @@ def _items(who: str, given: object) -> tuple[list[object], list[object]]:
     for i in range(len(given)):
         try:
             item = given[i]
-        except Exception as error:  # whatever a user's own __getitem__ may raise
+        except Exception as error:  # a user's own __getitem__ may raise anything
             raise UserError(
                 f"{who}: example {i} cannot be read ({type(error).__name__}: {_short(error)}); {EXPECTED}"
             ) from error
@@ -88,7 +89,7 @@ def _numbers(where: str, value: object) -> Tensor:
             raise UserError(f"{where} has {array.max()}; expected whole numbers below 2**63")
         kinds = {"b": np.bool_, "u": np.uint8 if array.itemsize == 1 else np.int64, "i": np.int64}
         fraction = np.float64 if array.itemsize >= 8 else np.float32
-        # Native byte order, no stride that torch cannot have, and not read-only.
+        # torch needs native byte order, contiguous values and writable memory.
         return torch.from_numpy(np.require(array, kinds.get(array.dtype.kind, fraction), ["C", "W"]))
     except UserError:
         raise

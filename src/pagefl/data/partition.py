@@ -1,6 +1,6 @@
-"""Who owns which sample: one pool of samples becomes a federation.
+"""Partitions: which client owns which sample of a pool.
 
-Label skew as Acar et al. generate it (FedDyn, ICLR 2021); shards as McMahan et al. (FedAvg, AISTATS 2017).
+Label skew follows Acar et al. (FedDyn, ICLR 2021); shards follow McMahan et al. (FedAvg, AISTATS 2017).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    order: Integers  # [samples] client after client, ascending within each
+    order: Integers  # [samples] grouped by client, ascending within each client
     starts: Integers  # [clients + 1] client i's samples are order[starts[i] : starts[i + 1]]
 
     @classmethod
@@ -33,7 +33,7 @@ class Partition:
         return np.diff(self.starts)
 
     def client(self, i: int) -> Integers:
-        i = range(len(self))[i]  # -1 is the last client, and nobody is an IndexError
+        i = range(len(self))[i]  # -1 is the last client; an unknown client raises an IndexError
         return self.order[self.starts[i] : self.starts[i + 1]]
 
     def owners(self) -> Integers:
@@ -51,36 +51,41 @@ def iid(samples: int, clients: int, seed: int, sizes: ArrayLike | None = None) -
 
 
 def label_skew(labels: ArrayLike, clients: int, delta: float, seed: int, sizes: ArrayLike | None = None) -> Partition:
-    """Each client's mix of classes is drawn from Dir(delta): the smaller delta, the fewer classes it sees."""
+    """Draw each client's mix of classes from Dir(delta). A smaller delta gives clients fewer classes."""
     labels = _numbers("labels", labels)
     room, stock = _sizes(len(labels), clients, sizes), np.unique(labels, return_counts=True)[1]
     if not 1e-9 <= delta <= 1e9:
         raise UserError(f"delta = {delta}: expected a number from 1e-9 (one class each) to 1e9 (all alike)")
     stream, shape = rng.stream(seed, "partition", "label_skew"), (clients, len(stock))
-    # Gamma(delta) is Gamma(delta + 1) * U^(1 / delta): where a small delta's gammas are all zero, their logarithms are not.
+    # Gamma(delta) equals Gamma(delta + 1) * U^(1 / delta). Logarithms avoid underflow: for a small delta, all
+    # gammas of a client may be zero.
     logs = np.log(stream.standard_gamma(delta + 1, shape)) - stream.standard_exponential(shape) / delta
-    priors = np.exp(logs - logs.max(axis=1, keepdims=True))  # up to a factor, which the draw takes care of
-    by_class = np.lexsort((stream.random(len(labels)), labels))  # in a random order within a class
+    priors = np.exp(logs - logs.max(axis=1, keepdims=True))  # up to a factor, which cancels in the draw
+    by_class = np.lexsort((stream.random(len(labels)), labels))  # in random order within each class
     return Partition.of(_deal(priors, by_class, stock, room, stream.random((len(labels), 2))), clients)
 
 
 def quantity_skew(samples: int, clients: int, sigma: float, seed: int, *, minimum: int = 10) -> Integers:
-    """Log-normal `sizes` for the other functions; sigma is the spread of their logarithms, as far as `minimum` allows."""
+    """Log-normal sizes, to be passed as `sizes` to the other functions.
+
+    `sigma` is the standard deviation of their logarithms, as far as `minimum` allows.
+    """
     minimum = max(1, min(minimum, int(_sizes(samples, clients).min())))
     if not 0 <= sigma <= 10:
         raise UserError(f"sigma = {sigma}: expected a number from 0 (all equal) to 10")
     raw = np.exp(sigma * rng.stream(seed, "partition", "sizes").normal(size=clients))
-    # If the k smallest are raised to the minimum, this scale is left for the rest; the right k has the least of them,
-    # for sum(max(minimum, scale * raw)) is the largest, over k, of k * minimum + scale * (the rest's sum).
+    # If the k smallest sizes are raised to the minimum, this scale remains for the rest. The right k has the
+    # smallest scale, because sum(max(minimum, scale * raw)) is the maximum over k of k * minimum + scale *
+    # (sum of the rest).
     rest = np.cumsum(np.sort(raw)[::-1])[::-1]
     shares = np.maximum(minimum, raw * np.min((samples - minimum * np.arange(clients)) / rest))
     sizes: Integers = shares.astype(np.int64)
-    sizes[np.argsort(sizes - shares, kind="stable")[: samples - sizes.sum()]] += 1  # to the largest remainders
+    sizes[np.argsort(sizes - shares, kind="stable")[: samples - sizes.sum()]] += 1  # largest remainders
     return sizes
 
 
 def shards(labels: ArrayLike, clients: int, per_client: int, seed: int) -> Partition:
-    """Samples sorted by label are cut into clients * per_client equal pieces, and everybody is dealt per_client of them."""
+    """Sort samples by label, cut them into equal shards, and give each client per_client random shards."""
     labels = _numbers("labels", labels)
     most = int(_sizes(len(labels), clients).min())
     if not 1 <= per_client <= most:
@@ -92,13 +97,13 @@ def shards(labels: ArrayLike, clients: int, per_client: int, seed: int) -> Parti
 
 
 def by_user(users: ArrayLike) -> Partition:
-    """A client for each distinct number, in the numbers' order."""
+    """One client per distinct user number, in ascending order."""
     distinct, owners = np.unique(_numbers("users", users), return_inverse=True)
     return Partition.of(owners, len(distinct))
 
 
 def summary(partition: Partition, labels: ArrayLike) -> pd.DataFrame:
-    """A row per client; `effective` is exp(entropy): how many equally frequent classes would be as diverse."""
+    """One row per client. `effective` is exp(entropy of the labels): the effective number of classes."""
     counts = partition.class_counts(labels)
     shares = counts / partition.sizes[:, None]
     effective = np.exp(-np.sum(shares * np.log(np.where(counts, shares, 1.0)), axis=1))
@@ -108,14 +113,14 @@ def summary(partition: Partition, labels: ArrayLike) -> pd.DataFrame:
 
 @njit(cache=True)
 def _deal(priors, by_class, stock, room, draws):  # type: ignore[no-untyped-def]  # numba infers
-    """Each sample's owner. Again and again a random client with room takes one; `priors`, `stock` and `room` are used up."""
+    """The owner of each sample. Random clients with room take one each. Changes priors, stock and room."""
     owners, first = np.empty_like(by_class), np.cumsum(stock) - stock
     hungry, left = np.arange(len(room)), len(room)
     for t in range(len(draws)):
         place = np.int64(draws[t, 0] * left)
         client = hungry[place]
         reach = np.cumsum(priors[client])
-        if reach[-1] < 1e-300:  # all that it likes is gone
+        if reach[-1] < 1e-300:  # no class of its prior is left
             reach = np.cumsum(stock.astype(np.float64))
         taken = np.searchsorted(reach, draws[t, 1] * reach[-1], side="right")
         stock[taken] -= 1
@@ -130,7 +135,7 @@ def _deal(priors, by_class, stock, room, draws):  # type: ignore[no-untyped-def]
 
 
 def _sizes(samples: int, clients: int, sizes: ArrayLike | None = None) -> Integers:
-    """The given sizes if they are possible, else equal ones: they differ by at most one."""
+    """The given sizes if they are valid. Without sizes: equal ones, which differ by at most one."""
     if not 1 <= clients <= samples:
         raise UserError(f"clients = {clients}: expected 1 to {samples}, the number of samples")
     if sizes is None:

@@ -1,6 +1,6 @@
-"""Shakespeare's plays by role, as LEAF cuts them. Caldas et al.: LEAF: A Benchmark for Federated Settings. 2018.
+"""Shakespeare's plays by role, as in LEAF. Caldas et al.: LEAF: A Benchmark for Federated Settings. 2018.
 
-A user is a role in a play. What it says becomes one text; every 80 characters of it predict the next one.
+A user is a role in a play. All that it says is one text, in which every 80 characters predict the next one.
 """
 
 import re
@@ -18,14 +18,14 @@ from . import bounded
 from .federated import FederatedData
 from .originals import Arrays, Original
 
-LENGTH = 80  # characters that predict the next
+LENGTH = 80  # characters that predict the next one
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LARGEST = 20_000_000  # bytes; the original has 5 million
 SHA256 = "5886dc8d8d2d1726fc93a1b014ff7db691707d5a2ccb8b8888d87037dccc8982"
 BYLINE = "by William Shakespeare"  # below the title of every play
-LAST_LINE = 124_195  # of the plays; the poems follow
-FEWEST_LINES = 3  # a role with fewer is no user
-TRAIN, TEST = 0.6125, 0.2625  # of a client's samples; the rest is the server's
+LAST_LINE = 124_195  # last line of the plays; the poems follow
+FEWEST_LINES = 3  # roles with fewer lines are left out
+TRAIN, TEST = 0.6125, 0.2625  # shares of a client's samples; the rest goes to the server
 
 
 def verify(source: Path) -> str:
@@ -46,7 +46,7 @@ def _verified(source: Path) -> str:
 
 
 def read(source: Path) -> Arrays:
-    """`text`: what all users say, as places in the alphabet; user i's is text[starts[i]:starts[i + 1]]."""
+    """All text as indices into ALPHABET, and `starts`: user i's text is text[starts[i]:starts[i + 1]]."""
     spoken = users(_verified(source))
     place = np.full(128, -1, np.int16)
     place[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
@@ -67,7 +67,7 @@ SHAKESPEARE = Original(
 
 
 def users(works: str) -> dict[str, str]:
-    """All that each (play, role) says, in the order of the plays; roles too short for a single sample are left out."""
+    """The text of each (play, role), in the order of the plays. Roles without a whole sample are left out."""
     spoken: dict[str, str] = {}
     for play, roles in _plays(works.splitlines()[1:]):
         for role, lines in roles.items():
@@ -78,7 +78,7 @@ def users(works: str) -> dict[str, str]:
 
 
 def windows(arrays: Arrays, user: int, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`count` samples of a user from its `first` on: x [count, LENGTH] in uint8, and the characters that follow."""
+    """`count` samples of a user from `first` on: x [count, LENGTH] in uint8, and the next characters."""
     start = int(arrays["starts"][user]) + first
     text = arrays["text"][start : start + count + LENGTH]
     return text[:-1].unfold(0, LENGTH, 1).clone(), text[LENGTH:].long()
@@ -89,14 +89,14 @@ def _plays(lines: list[str]) -> list[tuple[str, dict[str, list[str]]]]:
     if len(bylines) < 2:
         raise UserError(f"the text has {len(bylines)} lines {BYLINE!r}; the complete works have one for every play")
     found = []
-    for begin, end in zip(bylines[1:], [*bylines[2:], LAST_LINE + 1], strict=True):  # the first are the sonnets
+    for begin, end in zip(bylines[1:], [*bylines[2:], LAST_LINE + 1], strict=True):  # without the sonnets
         title = next(lines[begin - up].strip() for up in range(2, 8) if lines[begin - up].strip() or up == 7)
         found.append((title, _roles(lines[begin + 1 : min(end, LAST_LINE + 1)], flush_left=title == "THE COMEDY OF ERRORS")))
     return [(title, roles) for title, roles in found if len(roles) > 1]
 
 
 def _roles(lines: list[str], flush_left: bool) -> dict[str, list[str]]:
-    """`flush_left`: one play has lost its indentation."""
+    """`flush_left`: for the one play whose lines are not indented."""
     speaks = re.compile(r"^([a-zA-Z][a-zA-Z ]*)\. (.*)" if flush_left else r"^  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
     goes_on = re.compile(r"^(.*)" if flush_left else r"^    (.*)")
     roles: dict[str, list[str]] = defaultdict(list)
@@ -117,8 +117,11 @@ def _roles(lines: list[str], flush_left: bool) -> dict[str, list[str]]:
 
 
 def federation(clients: int, per_client: int, seed: int) -> FederatedData:
-    """A client is a role that says enough. It trains on the beginning of what it says, is tested on what follows, and the
-    server has the rest; a window's length is left out between, so that no part holds characters of another."""
+    """A federation in which each client is a role with enough samples.
+
+    A client trains on the beginning of its text and is tested on what follows. The server gets the rest. A
+    gap of one window separates the parts, so that no character is in two of them.
+    """
     arrays = SHAKESPEARE.load()
     parts = [round(per_client * share) for share in (TRAIN, TEST)]
     parts.append(per_client - sum(parts))

@@ -1,4 +1,7 @@
-"""Tiny-ImageNet-200 from its original folder or zip: 64×64 JPEGs of 200 classes. Le, Yang: Tiny ImageNet Challenge. 2015."""
+"""Tiny-ImageNet-200 from its original folder or zip: 64×64 JPEGs of 200 classes.
+
+Le, Yang: Tiny ImageNet Challenge. 2015.
+"""
 
 import io
 import os
@@ -24,17 +27,18 @@ from . import bounded
 from .originals import Arrays, Original
 
 CLASSES, SIZE = 200, 64
-LARGEST = 2_000_000  # bytes of a file
-PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # Python unpacks the other kinds without a bound
+LARGEST = 2_000_000  # bytes per file
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # Python unpacks other methods without a size limit
 FOLDER = "tiny-imagenet-200"
 
 
-BROKEN = (zipfile.BadZipFile, KeyError, EOFError, zlib.error, RuntimeError, UnicodeDecodeError)  # what Python says of a zip
+# What Python raises for a broken zip file.
+BROKEN = (zipfile.BadZipFile, KeyError, EOFError, zlib.error, RuntimeError, UnicodeDecodeError)
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
 class Listing(NamedTuple):
-    """Paths below the folder and labels, by the order of wnids.txt."""
+    """Paths below the folder, and labels in the order of wnids.txt."""
 
     train: list[tuple[str, int]]
     test: list[tuple[str, int]]
@@ -72,7 +76,7 @@ Reader = Callable[[str], bytes]
 
 
 def _decode(files: Sequence[tuple[str, int]], get: Reader, title: str) -> torch.Tensor:
-    """In threads, as decoding leaves Python's lock alone."""
+    """Decode images in threads. Decoding releases Python's global lock."""
     images = np.empty((len(files), 3, SIZE, SIZE), np.uint8)
 
     def decode(i: int) -> None:
@@ -87,10 +91,10 @@ def _decode(files: Sequence[tuple[str, int]], get: Reader, title: str) -> torch.
 
 
 def _image(content: bytes, name: str) -> np.ndarray:
-    """Grey ones become RGB."""
+    """Decode one image. Grey images become RGB."""
     try:
         with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
-            if image.size != (SIZE, SIZE):  # known from the header: nothing large is ever decoded
+            if image.size != (SIZE, SIZE):  # known from the header: nothing large is decoded
                 raise UserError(f"tiny-imagenet: {name} has {image.size[0]}×{image.size[1]} pixels; expected {SIZE}×{SIZE}")
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except (*BOMBS, OSError, SyntaxError) as error:
@@ -98,7 +102,7 @@ def _image(content: bytes, name: str) -> np.ndarray:
 
 
 def _list(source: Path) -> Listing:
-    """Every image of the original layout; what should be there and is not is named."""
+    """List every image of the original layout. Raises if something is missing."""
     names = _names(source)
     get = _reader(source)
 

@@ -1,1 +1,1 @@
-"""The same algorithms and players on real nodes, through Flower."""
+"""Deployment: the same algorithms and players on real nodes, through Flower."""

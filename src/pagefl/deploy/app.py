@@ -1,4 +1,4 @@
-"""A ready Flower app: a folder that `flwr run` takes, with the complete spec in it."""
+"""Writes a Flower app: a folder for `flwr run`, with the complete spec in it."""
 
 import tomllib
 from importlib.metadata import version
@@ -12,7 +12,7 @@ from pagefl.experiments.spec import RunSpec, of_text
 
 
 def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
-    """`out` and `data`: where the server, on its own machine, writes the run and finds its examples."""
+    """`out` and `data`: paths on the server's machine, of the run and of the server's examples."""
     check_path("run", out)
     check_path("data", data)
     if folder.exists() and any(folder.iterdir()):
@@ -22,7 +22,7 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
     module = folder / "federation"
     module.mkdir(parents=True)
     (module / "__init__.py").write_text("")
-    for side in ("client", "server"):  # Flower looks for an assignment
+    for side in ("client", "server"):  # Flower needs an assignment to `app`
         (module / f"{side}.py").write_text(f"from pagefl.deploy import {side}_app\n\napp = {side}_app.app\n")
     about = {
         "project": {
@@ -43,12 +43,12 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
         },
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(about, multiline_strings=True), encoding="utf-8")
-    folder.replace(final)  # whole, or not at all
+    folder.replace(final)  # the whole folder, or nothing
     return final
 
 
 def check_path(name: str, path: str) -> None:
-    """Flower passes it on in TOML and in messages, which are Unicode; a path on a disk need not be."""
+    """Raise unless the path is Unicode. Flower passes it on in TOML and in messages."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -56,6 +56,6 @@ def check_path(name: str, path: str) -> None:
 
 
 def spec_of(folder: Path) -> RunSpec:
-    """The spec for which it was written."""
+    """The spec that an app was written for."""
     about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     return of_text(about["tool"]["flwr"]["app"]["config"]["spec"])

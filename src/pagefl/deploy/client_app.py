@@ -1,4 +1,4 @@
-"""The ClientApp: what Flower runs on a node. Its data, its kept state and its agent stay on that node's disk."""
+"""The ClientApp, which Flower runs on a node. Data, kept state and agent stay on the node's disk."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ app = ClientApp()
 
 @app.query()
 def meet(message: Message, context: Context) -> Message:
-    """Who is here, with how many examples, and how the model that was sent does on them."""
+    """Report which client this is, its number of examples, and the scores of the received model on them."""
     node, orders, number = _open(message, context)
     return Message(wire.pack({}, {**node.meet(orders), NUMBER: number}), reply_to=message)
 
@@ -37,14 +37,15 @@ def train(message: Message, context: Context) -> Message:
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
     config = context.node_config
     text = str(context.run_config["spec"])
-    for kind in own_code.KINDS:  # the spec came over the network: this node's operator says which code it may use
+    # The spec came over the network. The node's operator decides which code it may use.
+    for kind in own_code.KINDS:
         own_code.check_named(kind, specs.name_in(text, kind), config.get(kind), "the spec of this run")
     spec = specs.of_text(text)
     number = _number(config.get("client"), spec)
     asked = message.content[wire.ASK]
     assert isinstance(asked, ConfigRecord)
     run = str(asked["run"])
-    if not run.isalnum():  # it becomes a folder's name
+    if not run.isalnum():  # it becomes the name of a folder
         raise UserError(f"run = {run!r}: expected letters and digits")
     data = parties.read_client(Path(str(config["data"])), holdout=spec.holdout > 0)
     node = Node(spec, number, data, Path(str(config["state"])), run)

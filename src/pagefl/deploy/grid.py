@@ -1,4 +1,4 @@
-"""Nodes over Flower's Grid: one message to each, sorted answers, deadlines."""
+"""Nodes behind Flower's Grid: one message to each, sorted replies, deadlines."""
 
 from collections.abc import Iterable
 from time import monotonic, sleep
@@ -20,25 +20,33 @@ from .remote import Replies, Reply
 from .told import UNTOLD_AT_FIRST, implausible
 
 POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
-# What the SuperLink answers for a node that has died, after a minute: nobody's fault, so it is missing and not quarantined.
+# The SuperLink's answer for a node that has died, after a minute. Such a node is missing, not quarantined.
 GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
 class GridNodes:
-    """Whose a reply is, is known by the message that it answers: what it says of its sender may be anybody's words."""
+    """The nodes of a run, reached through Flower's Grid.
+
+    The sender of a reply is known by the message that it answers. What a reply says about its sender is not
+    trusted.
+    """
 
     def __init__(self, grid: Grid, spec: RunSpec, due: dict[str, torch.Size], run: str, say: Say) -> None:
-        """`due`: what clients upload, by name and shape."""
+        """`due`: the uploads that are expected, by name and shape."""
         self.grid, self.spec, self.due, self.run, self.say = grid, spec, due, run, say
         self.clients = spec.task["clients"]
-        self.numbers: dict[int, int] = {}  # Flower's id of a node -> the client's number
-        self.asked_who: dict[str, int] = {}  # questions who they are that nodes have not answered yet
-        self.not_before: dict[int, float] = {}  # nodes that were turned away may try again
-        self.overdue: set[str] = set()  # messages of earlier rounds that nobody has answered
+        self.numbers: dict[int, int] = {}  # Flower's node id -> client number
+        self.asked_who: dict[str, int] = {}  # questions that are not answered yet: message id -> node id
+        self.not_before: dict[int, float] = {}  # when a refused node may try again
+        self.overdue: set[str] = set()  # messages of earlier rounds that are not answered yet
         self.begun = False
 
     def meet(self, orders: Orders) -> dict[int, dict[str, float]]:
-        """At the start it waits for all, and goes on with those that came if they are enough. Later it waits for nobody."""
+        """Meet new nodes.
+
+        At the start this waits for all clients. After `deploy.patience` seconds it continues if enough have
+        come. Later it does not wait.
+        """
         end = monotonic() + self.spec.deploy.patience
         told = self._introduce(orders)
         if self.begun:
@@ -55,7 +63,7 @@ class GridNodes:
         return told
 
     def _introduce(self, orders: Orders) -> dict[int, dict[str, float]]:
-        """Ask those who they are that have not been asked, and hear those that have."""
+        """Ask new nodes who they are, and read the answers that have come."""
         present = set(self.grid.get_node_ids())
         self.numbers = {node: number for node, number in self.numbers.items() if node in present}
         waiting = {*self.asked_who.values(), *self.numbers}
@@ -129,13 +137,16 @@ class GridNodes:
         return late
 
     def _pull(self, names: Iterable[str]) -> list[tuple[str, Message | None]]:
-        """What has come in answer to these. Each is asked for by itself: a reply may lie about what it answers, and one that
-        cannot even be read (None) must not take the others with it."""
+        """The replies to these messages that have come; None for a reply that cannot be read.
+
+        Each is pulled separately. A reply may lie about what it answers, and an unreadable one must not
+        affect the others.
+        """
         found: list[tuple[str, Message | None]] = []
         for name in list(names):
             try:
                 found += [(name, reply) for reply in self.grid.pull_messages([name])]
-            except Exception:  # whatever a stranger's bytes do to Flower's parsers
+            except Exception:  # malformed bytes may raise anything in Flower's parsers
                 found.append((name, None))
         return found
 

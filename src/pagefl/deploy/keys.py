@@ -1,4 +1,4 @@
-"""Certificates and keys: a CA of the federation's own, the server's certificate, and a key by which each node is known."""
+"""Certificates and keys: a CA for the federation, the server's certificate, and a key for each node."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -22,16 +22,17 @@ def node_key(number: int) -> str:
 
 
 def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
-    """All of them, for a server that is reached under these names and addresses. What is there already stays."""
+    """Make all of them, for a server with these names and addresses. Existing keys are never replaced."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(
             f"out = {folder}: the folder is not empty, and new keys would lock out who has old ones; choose another"
         )
     for host in hosts:
-        if not host.isascii() or not 0 < len(host) <= 64:  # what a certificate can hold
+        if not host.isascii() or not 0 < len(host) <= 64:  # limits of a certificate
             raise UserError(f"--host {host}: expected a name or an address of at most 64 ASCII characters")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    final, folder = folder, Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))  # for its owner alone
+    # mkdtemp: only its owner can read the folder.
+    final, folder = folder, Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     ca_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pagefl federation CA")])
     basic = x509.BasicConstraints(ca=True, path_length=0)
@@ -50,7 +51,7 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
         _public(folder / SERVER, server.sign(ca_key, hashes.SHA384()).public_bytes(pem)),
     ]
     for number in range(nodes):
-        key = ec.generate_private_key(ec.SECP384R1())  # what Flower's nodes sign with
+        key = ec.generate_private_key(ec.SECP384R1())  # the curve that Flower's nodes use
         openssh = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
         path = folder / node_key(number)
         written += [
@@ -58,7 +59,7 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
             _public(path.with_suffix(".pub"), openssh),
         ]
     written.append(_public(folder / CA, ca.public_bytes(pem)))
-    folder.replace(final)  # all of them, or none
+    folder.replace(final)  # all files, or none
     return [final / path.name for path in written]
 
 
@@ -96,7 +97,7 @@ def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat)
 
 
 def _secret(path: Path, content: bytes) -> Path:
-    """Never, not for an instant, to be read by others."""
+    """Write a file that others cannot read at any moment."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
     return path

@@ -1,4 +1,7 @@
-"""A whole federation on one machine, to try it out: SuperLink, SuperNodes, TLS and authentication, as on many machines."""
+"""Runs a whole federation on one machine, for trying it out.
+
+It uses a SuperLink, SuperNodes, TLS and authentication, as on many machines.
+"""
 
 import ctypes
 import fcntl
@@ -31,13 +34,17 @@ from . import app, keys, parties
 from .server_app import LOCK, LOG, OUTCOME
 
 HOST, CONNECTION = "127.0.0.1", "local"
-PROGRAMS = Path(sys.executable).parent  # Flower's, which look for one another by PATH
-NODE_BYTES = 200_000_000  # of a SuperNode and its app
+PROGRAMS = Path(sys.executable).parent  # Flower's programs find one another through PATH
+NODE_BYTES = 200_000_000  # memory of a SuperNode and its app
 LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 300.0, 10.0
 
 
 class Local:
-    """`folder/deploy` holds what is not the run's: keys, each party's data and state, logs, Flower's own configuration."""
+    """A federation on this machine.
+
+    `folder/deploy` holds what is not part of the run: keys, each party's data and state, logs, and Flower's
+    configuration.
+    """
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         app.check_path("out", str(folder))
@@ -50,7 +57,7 @@ class Local:
         self.address = f"{HOST}:{_free_port()}"
 
     def prepare(self) -> None:
-        """What a second start finds, it keeps."""
+        """Write keys, data and the app. What exists already is kept."""
         if (self.own / "app").exists() and app.spec_of(self.own / "app") != self.spec:
             raise UserError(f"out = {self.folder}: it holds a federation of another spec; choose another directory")
         if not (self.own / "app").exists() and (self.folder / SPEC).exists():
@@ -68,7 +75,7 @@ class Local:
         (self.own / "home" / "config.toml").write_text(tomli_w.dumps(known), encoding="utf-8")
 
     def start(self) -> None:
-        """Everything; it is up when the run is accepted."""
+        """Start all processes, and return when the run has been accepted."""
         host, port = self.address.split(":")
         self.start_process(
             "superlink",
@@ -78,14 +85,14 @@ class Local:
         )
         self._wait_for_superlink()
         known = [str((self.keys / keys.node_key(number)).with_suffix(".pub")) for number in range(self.nodes)]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # a command for each, and each takes seconds to begin
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each command takes seconds to start
             list(pool.map(lambda key: self.flwr("supernode", "register", key, CONNECTION), known))
         for number in range(self.nodes):
             self.start_node(number)
         self.flwr("run", str(self.own / "app"), CONNECTION)
 
     def start_node(self, number: int, *security: str, name: str | None = None) -> None:
-        """`security`: options in place of the federation's CA and this node's key."""
+        """`security`: options that replace the federation's CA and this node's key."""
         config = {
             "client": number,
             "data": str(self.data / parties.client_file(number)),
@@ -94,7 +101,7 @@ class Local:
         for kind in own_code.KINDS:
             if own_code.is_own(name_of := getattr(self.spec, kind)["name"]):
                 config[kind] = name_of
-        told = self.own / f"node-{number}.toml"  # a file: Flower's command line has no way to quote every path
+        told = self.own / f"node-{number}.toml"  # a file: Flower's options cannot quote every path
         told.write_text(tomli_w.dumps(config), encoding="utf-8")
         key = str(self.keys / keys.node_key(number))
         usual = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", key)
@@ -105,7 +112,10 @@ class Local:
         )
 
     def start_process(self, name: str, *command: str) -> None:
-        """In a session of its own, so that it can be stopped with all that it starts, and ends if we are killed."""
+        """Start a process that ends if we are killed.
+
+        It has its own session, so that it can be stopped together with its children.
+        """
         with (self.logs / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(  # noqa: S603 (our own arguments)
                 [str(PROGRAMS / command[0]), *command[1:]],
@@ -131,7 +141,7 @@ class Local:
         process.wait()
 
     def stop(self) -> None:
-        """Ask all of them, then wait for all of them; another Ctrl-C does not stop the stopping."""
+        """Ask all processes to stop, then wait for them. A Ctrl-C is ignored meanwhile."""
         usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
         for process in self.processes.values():
             with suppress(ProcessLookupError):
@@ -146,7 +156,7 @@ class Local:
         signal.signal(signal.SIGINT, usual)
 
     def clear(self) -> None:
-        """Flower's apps outlive a parent that was killed; known by their home, they end here, until none is left."""
+        """Kill Flower's apps that outlived a killed parent. They are recognised by their FLWR_HOME."""
         mark = f"FLWR_HOME={self._environment()['FLWR_HOME']}".encode()
         found = True
         while found:
@@ -160,7 +170,7 @@ class Local:
             sleep(0.1 if found else 0)
 
     def serving(self) -> bool:
-        """Whether the server is at work: it holds a lock for as long as it lives."""
+        """Whether the server is running. It holds a lock as long as it lives."""
         try:
             with (self.folder / LOCK).open("r+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,12 +181,12 @@ class Local:
             return True
 
     def watch(self, observe: Observe, say: Say) -> None:
-        """Until the server has written down how it ended."""
+        """Pass on records and log lines until the server has written its outcome."""
         shown = sweep.rounds_done(self.folder)
         rounds, log = Tail(self.folder / record.ROUNDS), Tail(self.folder / LOG)
         begun, served = monotonic(), False
         while True:
-            alive = self.serving()  # looked at before the outcome, which a server writes before it ends
+            alive = self.serving()  # before the outcome, which a server writes before it ends
             served = served or alive
             over = (self.folder / OUTCOME).exists()
             for line in log.new():
@@ -212,7 +222,7 @@ class Local:
 
 @contextmanager
 def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
-    """Whatever happens, nothing of it is left running."""
+    """Start a federation. At the end all of its processes are stopped, whatever happens."""
     local = Local(spec, folder)
     check_own_files(local.folder)
     with RunDirectory(local.own).alone(), _ended_by(signal.SIGTERM, signal.SIGHUP):
@@ -228,7 +238,7 @@ def started(spec: RunSpec, folder: Path) -> Iterator[Local]:
 
 @contextmanager
 def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """By an exception, as by a Ctrl-C, so that what was started is stopped."""
+    """Let these signals raise an exception, so that all started processes are stopped."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -259,7 +269,7 @@ def _listens(address: str) -> bool:
 
 
 class Tail:
-    """The lines that are added to a file, from now on."""
+    """Reads the lines that are added to a file from now on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -269,7 +279,7 @@ class Tail:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < self.place:  # it was cut to what a checkpoint vouches for
+            if file.seek(0, os.SEEK_END) < self.place:  # it was cut to what a checkpoint covers
                 self.place = 0
             file.seek(self.place)
             whole = file.read().rpartition(b"\n")[0]

@@ -1,4 +1,4 @@
-"""Node: one client where its data are. It plays the clients' turn, and keeps its state on its own disk."""
+"""Node: one client beside its data. It plays the clients' turn and keeps its state on its own disk."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pagefl.runtime import checkpoint, halves
 from pagefl.runtime.directory import RunDirectory
 from pagefl.runtime.simulation import one_numeric_mode
 
-TELLS = {  # what a spec may let a client tell, beside its upload and the number of its examples
+TELLS = {  # what a spec may let a client report, besides its upload and its number of examples
     "accuracy": ("test_accuracy", "before_accuracy"),
     "loss": ("test_loss", "before_loss", "train_loss"),
     "moves": ("lr", "epochs"),
@@ -28,7 +28,10 @@ def told_by(spec: RunSpec) -> set[str]:
 
 
 class Node:
-    """It keeps its state of the last two rounds, so that a server that was killed may ask for its last round again."""
+    """One client on its own machine.
+
+    It keeps its state of the last two rounds, so that a restarted server can repeat its last round.
+    """
 
     def __init__(self, spec: RunSpec, number: int, data: ClientData, folder: Path, run: str) -> None:
         self.spec, self.folder = spec, folder / run
@@ -39,12 +42,12 @@ class Node:
 
     @property
     def due(self) -> tuple[dict[str, torch.Size], dict[str, torch.Size]]:
-        """What the server sends, by name and shape: the algorithm's, and the policy's."""
+        """What the server sends, by name and shape: for the algorithm, and for the policy."""
         sent = {name: torch.Size(rows.shape[1:]) for name, rows in self.leaders.half.sent.items()}
         return sent, {name: value.shape for name, value in self.leaders.policy.received.items()}
 
     def meet(self, orders: Orders) -> dict[str, float]:
-        """The model that was sent, on this client's data."""
+        """Evaluate the received model on this client's data."""
         with one_numeric_mode():
             answer = self.leaders.meet(orders)
         assert answer is not None
@@ -54,15 +57,16 @@ class Node:
         return self._told(answer)
 
     def answer(self, orders: Orders) -> tuple[State, dict[str, float]]:
-        """One round. Its outcome is on the disk before anybody hears of it."""
-        with RunDirectory(self.folder).alone(), one_numeric_mode():  # one that a killed node left behind may still be at work
+        """Play one round. Its result is on disk before it is sent."""
+        # Locked: a process that a killed node left behind may still be running.
+        with RunDirectory(self.folder).alone(), one_numeric_mode():
             self._load(orders.round)
             answer = self.leaders.answer(orders)
             self._save(orders.round)
         me = np.array([0])
         half, policy = self.leaders.half, self.leaders.policy
         upload = {name: rows[0] for name, rows in {**half.uploads_of(me), **policy.experience(me)}.items()}
-        if not len(answer.clients):  # it diverged: the server is to see that, and to leave it out
+        if not len(answer.clients):  # it diverged: NaN tells the server to leave it out
             upload = {name: torch.full_like(value, torch.nan) for name, value in upload.items()}
         return upload, self._told(answer)
 
@@ -73,7 +77,7 @@ class Node:
         checkpoint.save(self.folder, self.leaders.state(), {"round": round})
 
     def _load(self, round: int) -> None:
-        """The state from before this round."""
+        """Load the state from before this round."""
         current, previous = self.folder / checkpoint.NAME, self.folder / checkpoint.PREVIOUS
         for path in (current, previous):
             try:
@@ -81,7 +85,7 @@ class Node:
             except checkpoint.Damaged:
                 continue
             if facts["round"] < round:
-                if path == previous:  # what came after it is to be played again
+                if path == previous:  # later rounds will be played again
                     previous.replace(current)
                 self.leaders.load(tensors)
                 return

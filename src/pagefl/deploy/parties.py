@@ -1,4 +1,4 @@
-"""What each party has on its own disk: its examples in one file, and nothing of anybody else's."""
+"""The data of each party: one file with its own examples, and nothing of the others."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ def client_file(number: int) -> str:
 
 
 def write(data: Splits, folder: Path) -> None:
-    """Deal a federation's examples out: a file for the server, one for each client."""
+    """Write a federation's examples: one file for the server, one for each client."""
     folder.mkdir(parents=True, exist_ok=True)
     augment = {"augment": data.train.augment.__name__} if data.train.augment else None
     own = {"train": data.train, "test": data.test, **({"holdout": data.holdout} if data.holdout else {})}
@@ -39,7 +39,7 @@ def _flat(parts: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
 
 
 def read_client(path: Path, holdout: bool) -> ClientData:
-    """A block of one client."""
+    """Read a block of one client."""
     tensors, facts = _read(path, ["train", "test", *(["holdout"] if holdout else [])], ["holdout"])
     augment = AUGMENTS.get(facts.get("augment", ""))
     train = Examples.of([tensors["train"]], augment)

@@ -1,4 +1,4 @@
-"""RemoteClients: clients on nodes. What they send back is believed only when it has been checked."""
+"""RemoteClients: clients on nodes. Their replies are used only after they have been checked."""
 
 import math
 from collections.abc import Set
@@ -20,30 +20,30 @@ NOBODY = np.empty(0, np.int64)
 
 
 class Reply(NamedTuple):
-    """What a node has answered, checked for its form."""
+    """A node's reply, whose form has been checked."""
 
     arrays: State  # upload and experience
     told: dict[str, float]
 
 
 class Replies(NamedTuple):
-    good: dict[int, Reply]  # by the client's number
-    refused: dict[int, str]  # and why
-    missing: int  # were asked, and did not answer in time
-    late: int  # answered an earlier round, after its end
+    good: dict[int, Reply]  # by client number
+    refused: dict[int, str]  # by client number: the reason
+    missing: int  # clients that did not answer in time
+    late: int  # replies to an earlier round, after its end
 
 
 class Nodes(Protocol):
-    """The nodes, by their clients' numbers, wherever they are."""
+    """The nodes, by the numbers of their clients."""
 
     def meet(self, orders: Orders) -> dict[int, dict[str, float]]:
-        """What those tell that have not been met in this run, or have come again."""
+        """What nodes report that are new in this run, or have come back."""
 
     def ask(self, orders: Orders) -> Replies: ...
 
 
 class RemoteClients:
-    """The clients of a game (see `game.Clients`) behind a network."""
+    """The clients of a game (see `game.Clients`), reached through a network."""
 
     def __init__(
         self,
@@ -83,21 +83,26 @@ class RemoteClients:
         return Answer(_array(good), _array(refused), rows(self.uploads), rows(self.experience), told, absent)
 
     def state(self) -> State:
-        """Nothing: what clients keep is on their nodes."""
+        """Nothing: clients keep their state on their nodes."""
         return {}
 
     def load(self, tensors: State) -> None:
         pass
 
     def _refused(self, replies: dict[int, Reply]) -> dict[int, str]:
-        """Finite, and no larger than the others': one upload must not become the model, nor one transition the policy."""
+        """The clients whose reply is refused, and why.
+
+        Uploads must be finite, and not much larger than those of the others. One upload must not dominate the
+        model, nor one transition the policy.
+        """
         refused = {
             number: reason for number, reply in replies.items() if (reason := implausible(reply.told, UNTOLD_IN_A_ROUND))
         }
         for what, names in (("experience", self.experience), ("upload", self.uploads)):
             norms = {number: _norm(reply.arrays, names) for number, reply in replies.items()}
             finite = sorted(norm for norm in norms.values() if np.isfinite(norm))
-            usual = finite[(len(finite) - 1) // 2] if finite else 0.0  # the lower of two: one of two clients is no majority
+            # The lower median: one of two clients is no majority.
+            usual = finite[(len(finite) - 1) // 2] if finite else 0.0
             for number, norm in norms.items():
                 if not np.isfinite(norm):
                     refused[number] = f"its {what} is not finite"

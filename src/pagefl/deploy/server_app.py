@@ -1,4 +1,4 @@
-"""The ServerApp: the same loop, records and checkpoints as a simulation, with clients behind Flower's Grid."""
+"""The ServerApp: the loop, records and checkpoints of a simulation, with clients behind Flower's Grid."""
 
 import fcntl
 import json
@@ -32,7 +32,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Locked from the first line to the last: whoever started it can see that it lives."""
+    """Run the server. It holds a lock as long as it lives, so that others can see that it is running."""
     out = Path(str(context.run_config["out"]))
     out.mkdir(parents=True, exist_ok=True)
     with (out / LOCK).open("w") as held, (out / LOG).open("a", buffering=1, encoding="utf-8") as log:
@@ -48,7 +48,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
-    """From the start, or from the checkpoint in `out`; one is made after every round, as a node keeps only two rounds."""
+    """Run from the start, or from the checkpoint in `out`.
+
+    A checkpoint is written after every round, because a node keeps only two rounds.
+    """
     spec = specs.of_text(spec_text).model_copy(update={"checkpoint_seconds": 0.0, "workers": 1})
     _check(spec, out)
     task, players, clients = spec.make_task(), spec.make_players(), spec.task["clients"]
@@ -62,7 +65,7 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         nodes = GridNodes(grid, spec, due, _run_id(out), say)
         remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
         make_module = partial(task.fresh_module, spec.seed)
-        # Stopped, it stops at once: a SuperLink that is gone would keep it waiting for the round's end.
+        # A stop takes effect at once: without its SuperLink the server would wait for the end of the round.
         return loop(
             Game(follower, remote), half.data, make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say
         )
@@ -80,7 +83,7 @@ def _check(spec: RunSpec, out: Path) -> None:
 
 
 def _run_id(out: Path) -> str:
-    """Nodes keep their state under it: that of another run, even of the same spec, is not this one's."""
+    """The id of this run. Nodes keep their state under it, apart from other runs of the same spec."""
     path = out / RUN_ID
     if not path.exists():
         write_whole(path, secrets.token_hex(8))

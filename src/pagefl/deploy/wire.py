@@ -1,4 +1,7 @@
-"""What travels: arrays as raw float32, numbers by name. Nothing is unpickled; what arrives is checked against what is due."""
+"""The wire format: arrays as raw float32, numbers by name.
+
+Nothing is unpickled. What arrives is checked against what is expected.
+"""
 
 from collections.abc import Iterable, Mapping
 from math import isinf
@@ -17,7 +20,7 @@ RAW = "raw float32"
 
 
 class Refused(Exception):
-    """A reply that is not what was asked for; why, in a sentence."""
+    """A reply is not what was asked for. The message says why in one sentence."""
 
 
 def pack(
@@ -32,7 +35,7 @@ def pack(
 
 
 def pack_orders(orders: Orders, run: str) -> RecordDict:
-    """To a node: it trains if there is a round, and otherwise tells who it is."""
+    """A message to a node. With a round it asks for training, otherwise for the client's number."""
     ask: dict[str, int | float | str] = {"run": run}
     if orders.round:
         ask |= {"round": orders.round, "demand": str(orders.demand), "mean_size": orders.mean_size}
@@ -40,7 +43,7 @@ def pack_orders(orders: Orders, run: str) -> RecordDict:
 
 
 def orders(records: RecordDict, number: int, sent: Mapping[str, torch.Size], policy: Mapping[str, torch.Size]) -> Orders:
-    """On the node of one client, by what is due."""
+    """The orders, on the node of client `number`. `sent`, `policy`: the arrays that are expected."""
     found, ask = arrays(records, {**sent, **policy}), records[ASK]
     assert isinstance(ask, ConfigRecord)
     return Orders(
@@ -59,7 +62,7 @@ def _array(value: Tensor) -> Array:
 
 
 def arrays(records: RecordDict, due: Mapping[str, torch.Size]) -> State:
-    """Those that are due, by name and shape, and no others."""
+    """The arrays that are expected, by name and shape. Others are refused."""
     found = records.get(ARRAYS)
     if not isinstance(found, ArrayRecord):
         raise Refused(f"it has no {ARRAYS}")
@@ -94,9 +97,9 @@ def only(records: RecordDict, *names: str) -> None:
 
 
 def quoted(text: str) -> str:
-    """A stranger's words, as part of a line of ours."""
+    """Text from outside, quoted and shortened for a message."""
     return repr(text[:200])
 
 
 def _names(names: Iterable[str]) -> str:
-    return ", ".join(quoted(name) for name in sorted(names)[:8]) or "none"  # a stranger may have sent thousands
+    return ", ".join(quoted(name) for name in sorted(names)[:8]) or "none"  # there may be thousands

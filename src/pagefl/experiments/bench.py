@@ -1,4 +1,4 @@
-"""The engine against the loop a user would write: in one run, alternating, on this machine."""
+"""Benchmark of the engine against a plain per-client loop. Both alternate in one run on this machine."""
 
 import copy
 import multiprocessing
@@ -33,18 +33,18 @@ from pagefl.runtime.workers import one_thread
 from . import load
 from .tasks import synthetic
 
-WARM = 3  # rounds of the engine before the first timed one; its memory is sampled in them
+WARM = 3  # engine rounds before timing starts; memory is sampled in them
 MET = {True: "yes", False: "no", None: "–"}
-PLAIN_CLIENTS = 100  # at most so many are timed in the plain loop, and their time is scaled to all
+PLAIN_CLIENTS = 100  # the plain loop times at most so many clients; the time is scaled to all
 
 
 class Workload(NamedTuple):
     title: str
-    bar: float  # how many times faster we want to be
-    task: Callable[[bool], Task]  # at toy size if true
+    bar: float  # required speed-up
+    task: Callable[[bool], Task]  # argument: True for toy size
     settings: dict[str, Any]
     turns: int  # rounds of the plain loop
-    rounds: int  # of the engine before each of them
+    rounds: int  # rounds of the engine before each of them
     memory_bar_mb: float | None = None
 
 
@@ -61,7 +61,7 @@ def _bytes(below: int, *shape: int) -> Tensor:
 
 
 def _unjudged(module: Callable[[], nn.Module], draw: Callable[[int], Tensor], classes: int, quick: bool, size: int) -> Task:
-    """Noise to learn by heart, and one example wherever a model is judged: these workloads are about training."""
+    """A task with random data, to time training. Models are evaluated on one example only."""
 
     def pair(n: int) -> Pair:
         return draw(n), torch.randint(classes, (n,))
@@ -81,7 +81,7 @@ WORKLOADS = {
 
 
 def engine(quick: bool = False, say: Callable[[str], None] = lambda message: None) -> dict[str, Any]:
-    """Every workload in a process of its own, whose memory is then its own too. `quick`: everything at toy size."""
+    """Measure each workload in its own process, so that its memory is its own. `quick`: toy size."""
     results = {}
     for name, workload in WORKLOADS.items():
         say(f"{name}: {workload.title} …")
@@ -104,7 +104,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
     since = perf_counter()
 
     def observe(entry: dict[str, Any]) -> None:
-        """Between two rounds of the engine, whose workers sleep meanwhile, the plain loop has its turn."""
+        """Run the plain loop between two rounds of the engine, while the engine's workers sleep."""
         nonlocal since
         ours.append(perf_counter() - since)
         if len(ours) == WARM:
@@ -124,12 +124,12 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
         "seconds_plain": median(plain),
         "seconds_pagefl": median(ours),
         "ratio": ratio,
-        "ratio_of_best": ratio_of_best,  # least disturbed by whatever else the machine does
+        "ratio_of_best": ratio_of_best,  # least disturbed by other processes
         "bar": workload.bar,
         "memory_mb": memory.peak_mb,
         "memory_bar_mb": workload.memory_bar_mb,
         "load": seen._asdict(),
-        "met": ratio >= workload.bar and within if seen.quiet and not quick else None,  # None: not to be judged
+        "met": ratio >= workload.bar and within if seen.quiet and not quick else None,  # None: unreliable
         "clients": len(task.data.train),
         "plain_clients_timed": min(len(task.data.train), PLAIN_CLIENTS),
     }
@@ -137,7 +137,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
 
 
 def plain_round(model: nn.Module, data: Splits, settings: Settings) -> float:
-    """FedAvg as one writes it down. Seconds; those of the clients are scaled up where only some were timed."""
+    """Seconds of one round of plain FedAvg. If only some clients were timed, their time is scaled to all."""
     start = perf_counter()
     timed = min(len(data.train), PLAIN_CLIENTS)
     total = int(data.train.sizes[:timed].sum())
@@ -178,7 +178,7 @@ def _torch_as_found(threads: int) -> Iterator[None]:
 
 
 class Memory:
-    """The most that this process and its children held. Proportional sizes, so that shared pages count once; sampled."""
+    """Samples the peak memory of this process and its children. Shared pages count once."""
 
     def __init__(self) -> None:
         self.peak_mb = 0.0
@@ -201,13 +201,13 @@ class Memory:
 def _field(path: str, name: str) -> int:
     try:
         lines = Path(path).read_text().splitlines()
-    except OSError:  # the process is gone, or this is not Linux
+    except OSError:  # the process has ended, or this is not Linux
         return 0
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def _roofline(task: Task, settings: Settings, seconds: float) -> dict[str, float]:
-    """What W's round must compute and move at the least, at the speed of torch's own matmul and copy on all cores."""
+    """The least work of a round of W, at the speed of torch's own matmul and copy on all cores."""
     data, row = task.data, (FEATURES + 1) * CLASSES
     seen = settings.epochs * len(data.train.x)
     steps = settings.epochs * int((-(-data.train.sizes // settings.batch_size)).sum())

@@ -1,4 +1,4 @@
-"""What a round costs: every algorithm against FedAvg, and where the time of PAGE's round goes."""
+"""Cost of a round: every algorithm against FedAvg, and the parts of PAGE's round."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from . import settings as paper
 from .tasks import synthetic
 
 Say = Callable[[str], None]
-W: dict[str, Any] = {**paper.SYNTHETIC, "epochs": 5}  # the engine benchmark's first workload
+W: dict[str, Any] = {**paper.SYNTHETIC, "epochs": 5}  # the first workload of the engine benchmark
 
 
 def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
-    """Seconds per round on W, each method alternating with FedAvg; the least disturbed round of each."""
+    """Seconds of the fastest round on W. Each algorithm alternates with FedAvg."""
     task, turns, rounds = synthetic(0, 8 if quick else 100), 1 if quick else 3, 2 if quick else 5
     settings = Settings(**{**W, "rounds": rounds})
     results: dict[str, dict[str, Any]] = {}
@@ -58,17 +58,20 @@ def algorithms_table(result: dict[str, Any]) -> Table:
 
 
 def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
-    """The paper's Table 5: the parts of a round of PAGE on Synthetic, on one core, and per byte of all clients' models."""
+    """The paper's Table 5: the parts of a round of PAGE on Synthetic, on one core.
+
+    Also in milliseconds per byte of all clients' models.
+    """
     results, watch = {}, load.Watch()
     for clients in (4,) if quick else (100, 1000):
         say(f"{clients} clients …")
-        # The warm-up is a minibatch of the replay, so that agents learn in the rounds that are timed.
+        # The warm-up is one minibatch of the replay memory, so that agents learn in the timed rounds.
         results[str(clients)] = _split(clients, Page(warm_up=32), warm=33, quick=quick)
     return {"players": "page", "load": watch.stop()._asdict(), "clients": results}
 
 
 def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
-    """What agents take of a round: one for each client, or one that all share; the server's one action a client, or a score."""
+    """Time that agents take in a round: one agent per client, or one policy that all clients share."""
     kinds: dict[str, tuple[Players, int]] = {
         "page": (Page(warm_up=32), 33),
         "page-shared": (PageShared(warm_up=2), 3),
@@ -99,7 +102,7 @@ def _caption(result: dict[str, Any]) -> str:
 
 def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, Any]:
     timed = 1 if quick or clients > 1000 else 20 if clients <= 100 else 5
-    # Only the first of so many rounds are played: those in which agents explore and learn.
+    # Only the first rounds are played. In these, agents explore and learn.
     settings = Settings(**{**W, "rounds": 1000, "workers": 1})
     spent: dict[str, float] = defaultdict(float)
     running: list[str] = []
@@ -113,7 +116,7 @@ def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, 
             finally:
                 running.pop()
                 spent[part] += perf_counter() - start
-                if running:  # an agent has asked for an evaluation: that is not the agent's time
+                if running:  # an evaluation inside an agent's call is not the agent's time
                     spent[running[-1]] -= perf_counter() - start
 
         return timed_call

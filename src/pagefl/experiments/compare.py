@@ -1,4 +1,4 @@
-"""Runs side by side: found on disk or in memory, each counted once, and compared with runs on the same data alone."""
+"""Compares runs, on disk or in memory. Each run counts once, and only runs on the same data are compared."""
 
 import os
 from collections import defaultdict
@@ -21,23 +21,23 @@ from . import spec as specs
 from . import statistics
 from .spec import RunSpec
 
-UNSEEN = (*NO_MATTER, "clients_every", "stages_every")  # settings that change no result
-CONDITIONS = ("rounds", "participation", "protocol")  # said of every method as soon as two methods differ in them
+UNSEEN = (*NO_MATTER, "clients_every", "stages_every")  # settings that do not change results
+CONDITIONS = ("rounds", "participation", "protocol")  # part of method names if methods differ in them
 COLUMNS = ("task", "data", "method", "seed", "run", "finished", *statistics.METRICS, *statistics.CONVERGENCE)
 Flat = dict[str, Any]
 
 
 class Recorded(NamedTuple):
-    """A run as it was recorded."""
+    """A recorded run."""
 
-    name: str  # its directory, or its place in the caller's list
+    name: str  # its directory, or its position in the caller's list
     spec: RunSpec
     rounds: list[record.Record]
     finished: bool
 
 
 def gather(sources: Sequence[str | Path | Run], say: Say) -> list[Recorded]:
-    """The runs of directories, of folders of them at any depth, and in memory. A directory that is met twice is one run."""
+    """Collect runs from run directories, folders at any depth, and memory. Each directory counts once."""
     found: list[Recorded] = []
     seen: set[Path] = set()
     for number, source in enumerate(sources, 1):
@@ -58,12 +58,13 @@ def gather(sources: Sequence[str | Path | Run], say: Say) -> list[Recorded]:
 
 
 def by_run(runs: Sequence[Recorded], say: Say) -> pd.DataFrame:
-    """One row per run: its data, method, seed and results. An unfinished run has no results; a copy has no row."""
+    """One row per run: data, method, seed and results. Unfinished runs have no results, copies no row."""
     all_specs = [run.spec for run in runs]
     rows = zip(runs, data_settings(all_specs), methods(all_specs), strict=True)
     first: dict[tuple[str, str, int], Recorded] = {}
     parts = []
-    for run, data, method in sorted(rows, key=lambda row: (not row[0].finished, -len(row[0].rounds))):  # copies last
+    # The most complete run comes first, its copies later.
+    for run, data, method in sorted(rows, key=lambda row: (not row[0].finished, -len(row[0].rounds))):
         known = first.setdefault((data, method, run.spec.seed), run)
         if known is not run:
             _check_copy(known, run)
@@ -92,14 +93,17 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def data_settings(all_specs: Sequence[RunSpec]) -> list[str]:
-    """What to call the data of each run: the task, with those of its settings that are not the same in all runs of it."""
+    """Names for the data of each run: the task, with the settings that differ between its runs."""
     flat = [_flat({**spec.task, "holdout": spec.holdout}) for spec in all_specs]
     varied = _varied(flat, [own["name"] for own in flat])
     return [_call(own["name"], own, varied[own["name"]]) for own in flat]
 
 
 def methods(all_specs: Sequence[RunSpec]) -> list[str]:
-    """What to call the method of each run: runs on the same data have one name only if nothing but their seed differs."""
+    """Names for the method of each run.
+
+    Runs on the same data have the same name only if nothing but their seed differs.
+    """
     data = data_settings(all_specs)
     flat = [_flat(spec.model_dump(exclude={"seed", "task", "holdout", *UNSEEN})) for spec in all_specs]
     labels = [spec.label for spec in all_specs]
@@ -111,7 +115,7 @@ def methods(all_specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _varied(flat: Sequence[Flat], groups: Sequence[Hashable]) -> dict[Hashable, set[str]]:
-    """Settings that are not the same in a whole group."""
+    """The settings that differ within each group."""
     first: dict[Hashable, Flat] = {}
     found: dict[Hashable, set[str]] = defaultdict(set)
     for group, own in zip(groups, flat, strict=True):
@@ -132,7 +136,7 @@ def _flat(raw: dict[str, Any], prefix: str = "") -> Flat:
 
 
 def _directories(path: Path, seen: set[Path]) -> Iterator[Path]:
-    """Run directories at or under a path that were not met before; links are followed, once."""
+    """New run directories at or under a path. Links are followed, and no directory is visited twice."""
     real = path.resolve()
     if real in seen or not path.is_dir():
         return
@@ -165,7 +169,7 @@ def _in_memory(run: Run, name: str) -> Recorded:
 
 
 def _check_copy(first: Recorded, other: Recorded) -> None:
-    """Two runs of one spec and seed must tell the same, as far as both have come."""
+    """Two runs of one spec and seed must have equal records, as far as both have played."""
     told, again = statistics.curves(first.rounds), statistics.curves(other.rounds)
     for name, curve in again.items():
         if not np.array_equal(told[name][: len(curve)], curve, equal_nan=True):

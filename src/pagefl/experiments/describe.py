@@ -1,4 +1,4 @@
-"""What settings mean: type, default, range and one sentence each, read from where they are defined."""
+"""Descriptions of all settings: type, default, range and meaning, taken from their definitions."""
 
 import inspect
 import re
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
 
 
 def of_model(model: type[BaseModel], prefix: str = "", meanings: dict[str, str] | None = None) -> list[Setting]:
-    """The settings of a pydantic model; tables within it are left out."""
+    """The settings of a pydantic model, without nested tables."""
     schema = model.model_json_schema()
     found = []
     for name, about in schema["properties"].items():
@@ -46,19 +46,19 @@ def of_builder(builder: Callable[..., object], prefix: str) -> list[Setting]:
 
 
 def meanings(builder: Callable[..., object]) -> dict[str, str]:
-    """Lines such as `mu: strength of the pull` in a docstring."""
+    """Lines of the form `name: meaning` in a docstring, such as `mu: strength of the pull`."""
     lines = inspect.cleandoc(builder.__doc__ or "").splitlines()
     return {found[1]: found[2] for line in lines if (found := re.fullmatch(r"(\w+): (.+)", line))}
 
 
 def summary(builder: Callable[..., object]) -> str:
-    """A docstring without the lines that `meanings` reads."""
+    """The docstring without the lines that `meanings` reads."""
     lines = inspect.cleandoc(builder.__doc__ or "").splitlines()
     return "\n".join(line for line in lines if not re.fullmatch(r"(\w+): (.+)", line)).strip()
 
 
 def every() -> dict[str, list[Setting]]:
-    """All settings, by what they belong to."""
+    """All settings, grouped by what they belong to."""
     found = {"run": of_model(RunSpec), "deploy": of_model(DeploySettings, "deploy.")}
     found |= {f"task {name}": of_builder(builder, "task.") for name, builder in TASKS.items()}
     found |= {f"algorithm {name}": of_builder(builder, "algorithm.") for name, builder in ALGORITHMS.items()}
@@ -67,7 +67,7 @@ def every() -> dict[str, list[Setting]]:
 
 
 def page() -> str:
-    """The page docs/settings.md."""
+    """The text of docs/settings.md."""
     lines = [
         "# Settings",
         "",

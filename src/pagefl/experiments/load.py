@@ -1,4 +1,4 @@
-"""How much of the machine other processes took during a measurement: on a busy machine a ratio says nothing."""
+"""Measures the load by other processes. A benchmark on a busy machine is not reliable."""
 
 import os
 from collections.abc import Iterable
@@ -6,27 +6,27 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-QUIET = 0.05  # the largest share of the machine that others may take
+QUIET = 0.05  # largest share of the machine that other processes may use
 STAT = Path("/proc/stat")
 
 
 class Reading(NamedTuple):
     seconds: float
-    busy: float | None  # CPU seconds of all processes; None where the system does not tell
-    own: float  # CPU seconds of this process, and of its children that have ended
+    busy: float | None  # CPU seconds of all processes; None if unknown
+    own: float  # CPU seconds of this process and its finished children
 
 
 class Load(NamedTuple):
     quiet: bool | None
-    others: float | None  # their share of the machine's CPU time
+    others: float | None  # share of CPU time that other processes used
     seconds: float
     cpu_seconds: float
-    average: float  # the system's load average of the last minute
+    average: float  # load average of the last minute
     cores: int
 
 
 class Watch:
-    """From its making to `stop()`. Worker processes of the measured code must have ended by then."""
+    """Measures from its creation to `stop()`. Workers of the measured code must have ended by then."""
 
     def __init__(self) -> None:
         self._start = read()
@@ -42,7 +42,7 @@ class Watch:
 def read() -> Reading:
     try:
         user, nice, system, _idle, _wait, *interrupts = map(int, STAT.read_text().split(maxsplit=9)[1:9])
-        busy = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")  # with what a hypervisor stole
+        busy = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")  # includes stolen time
     except (OSError, ValueError):  # not Linux
         busy = None
     return Reading(perf_counter(), busy, sum(os.times()[:4]))
@@ -52,13 +52,13 @@ def _others(start: Reading, end: Reading) -> float | None:
     if start.busy is None or end.busy is None:
         return None
     busy, own = end.busy - start.busy, end.own - start.own
-    if busy < own / 2:  # a sandbox that shows no true figures
+    if busy < own / 2:  # a sandbox with wrong figures
         return None
     return max(0.0, busy - own) / ((end.seconds - start.seconds) * (os.cpu_count() or 1))
 
 
 def worst(loads: Iterable[Load]) -> Load:
-    """The least believable of several measurements."""
+    """The least reliable of several measurements."""
     return max(loads, key=lambda load: (load.quiet is not True, load.others or 0.0))
 
 

@@ -1,7 +1,7 @@
-"""Algorithms and players of the user's own, named as module:Class.
+"""The user's own algorithms and players, named as module:Class.
 
-The module is code on the user's own machine: it is found where Python finds modules, or in the current folder. Whoever reads
-a name from a run directory or the network must not come here before the user has given the same name.
+The module is code on the user's machine. It is found where Python finds modules, or in the current folder. A
+name that comes from a run directory or the network must not be used before the user has given the same name.
 """
 
 import sys
@@ -19,16 +19,16 @@ def is_own(name: object) -> bool:
 
 
 def find(kind: str, name: str) -> type:
-    """The class that `module:Class` names; it must be an algorithm or players, as `kind` says."""
+    """The class named by `module:Class`. It must be an algorithm or players, depending on `kind`."""
     module, _, own = name.partition(":")
     if not own.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise UserError(f"{kind} = {name!r}: expected module:Class, such as my_{kind}:Mine")
-    sys.path.insert(0, "")  # the current folder, as for a script that is started there
+    sys.path.insert(0, "")  # the current folder, as for a script
     try:
         found = getattr(import_module(module), own, None)
     except UserError:
         raise
-    except Exception as error:  # whatever a user's own module may raise
+    except Exception as error:  # a user's own module may raise anything
         raise UserError(f"{kind} = {name!r}: {module} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove("")
@@ -39,7 +39,10 @@ def find(kind: str, name: str) -> type:
 
 
 def check_named(kind: str, recorded: object, given: object, where: str) -> None:
-    """Code is never taken from a run directory or the network: the user has to name it too."""
+    """Check that the user has given the name too.
+
+    Code that only a run directory or the network names is never used.
+    """
     if is_own(recorded) and given != recorded:
         raise UserError(
             f"{where} uses {kind} = {recorded!r}, which is code of your own machine; if you trust it, name it again: {kind} = "

@@ -1,6 +1,7 @@
-"""Every table and figure of the paper as data: which runs, in which rows, and the published numbers beside them.
+"""Every table and figure of the paper as data: its runs, its rows and the published numbers.
 
-Chen, Wang, Hu, Yan, Zhou, Lin: PAGE: Equilibrate Personalization and Generalization in Federated Learning. WWW 2024.
+Chen, Wang, Hu, Yan, Zhou, Lin: PAGE: Equilibrate Personalization and Generalization in Federated Learning.
+WWW 2024.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ Scale = Literal["smoke", "laptop", "paper"]
 Shows = Literal["accuracy", "clients", "convergence", "differences"]
 REAL = ("cifar100", "tiny-imagenet", "shakespeare")
 TASKS = ("synthetic", *REAL)
-METHODS = {  # in Table 1's order, and the side whose rise Table 2 waits for
+METHODS = {  # in the order of Table 1, with the side whose convergence Table 2 reports
     "fedavg": "global",
     "fedprox": "global",
     "scaffold": "global",
@@ -32,7 +33,7 @@ PERSONAL = ("page", "fedrecon", "pfedme", "ditto", "fedala", "fedrod")
 
 
 class Published(NamedTuple):
-    """In per cent; spreads and rounds where the paper gives them."""
+    """Published numbers, in per cent. Standard deviations and rounds are None if the paper gives none."""
 
     global_mean: float
     local_mean: float
@@ -46,7 +47,7 @@ class Block:
     """One table, or one panel of a figure."""
 
     title: str
-    rows: Mapping[str, list[RunSpec]]  # a run for each seed
+    rows: Mapping[str, list[RunSpec]]  # one run per seed
     published: Mapping[str, Published]
     shows: tuple[Shows, ...] = ("accuracy", "differences", "clients")
 
@@ -62,7 +63,7 @@ class Experiment:
         return [spec for block in self.blocks for row in block.rows.values() for spec in row]
 
 
-# Table 1: global mean, std, local mean, std; then Table 2: the round of convergence.
+# Table 1: global mean, std, local mean, std. Table 2, below it: the round of convergence.
 TABLE1: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "synthetic": {
         "fedavg": (91.46, 0.07, 95.26, 1.26),
@@ -131,7 +132,7 @@ SKEWS: dict[str, dict[str, float]] = {
     "delta = 0.5": {"delta": 0.5},
     "delta = 1": {"delta": 1.0},
 }
-TABLE3: dict[str, tuple[tuple[float, float], ...]] = {  # global, local for each skew
+TABLE3: dict[str, tuple[tuple[float, float], ...]] = {  # (global, local) for each skew
     "page": ((33.47, 40.96), (33.61, 40.91), (33.52, 40.93), (32.69, 54.58), (33.57, 40.97), (33.53, 40.02)),
     "fedrecon": ((24.13, 31.88), (22.91, 32.91), (21.23, 34.95), (23.77, 47.29), (25.24, 25.65), (25.69, 20.13)),
     "pfedme": ((30.22, 38.92), (30.18, 39.45), (30.09, 39.68), (28.26, 47.23), (31.36, 33.28), (31.47, 29.62)),
@@ -146,8 +147,9 @@ TABLE4_BIAS = {
     "1:1": Published(33.55, 40.94, converged=499),
     "1:10": Published(31.91, 41.55, converged=493),
 }
-# A table in an hour or two on two cores: of the small tasks fewer rounds, and efforts in proportion to one epoch. With much
-# less (8 rounds of 150 images) nothing is learned: global accuracy on CIFAR-100 stays at chance.
+# A table takes an hour or two on two cores: the small tasks have fewer rounds of one epoch, and other efforts
+# are reduced in proportion. With much less (8 rounds of 150 images) nothing is learned: global accuracy on
+# CIFAR-100 stays at chance.
 LAPTOP: dict[str, dict[str, Any]] = {
     "cifar100": {"task.width": 8, "rounds": 20, "epochs": 1, "lr": 0.1},
     "tiny-imagenet": {"task.per_client": 200, "rounds": 15, "epochs": 1, "lr": 0.1},
@@ -159,7 +161,7 @@ LAPTOP_EFFORT: dict[str, dict[str, Any]] = {
     "ditto": {"algorithm.personal_epochs": 1},
     "fedrecon": {"algorithm.reconstruction_epochs": 1},
 }
-FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and what people call it
+FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and its label
 
 
 def experiment(name: str, scale: Scale) -> Experiment:
@@ -171,7 +173,7 @@ def experiment(name: str, scale: Scale) -> Experiment:
 
 
 def _runs(task: str, method: str, scale: Scale, own: Mapping[str, Any] = {}, **settings: Any) -> list[RunSpec]:
-    """One run for each seed, at the size of the scale."""
+    """One run per seed, at this scale."""
     raw: dict[str, Any] = {"task": {"name": task, **own}, "algorithm": method, **settings}
     seeds: tuple[int, ...] = (0, 1, 2)
     smaller: dict[str, Any] = {}
@@ -188,7 +190,7 @@ def _runs(task: str, method: str, scale: Scale, own: Mapping[str, Any] = {}, **s
         put(raw, name, value)
     if scale != "paper" and task in REAL:
         put(raw, "task.name", f"{task}-small")
-    raw["clients_every"] = resolve(raw).rounds  # of the clients the last round is enough
+    raw["clients_every"] = resolve(raw).rounds  # record the clients in the last round only
     return [resolve({**raw, "seed": seed}) for seed in seeds]
 
 
@@ -227,7 +229,8 @@ def _table4(scale: Scale) -> tuple[str, list[Block]]:
     task = _learned(scale)
     biased = {ratio: _runs(task, "page", scale, bias=ratio) for ratio in TABLE4_BIAS}
     published = {f"{n} clients": numbers for n, numbers in TABLE4_CLIENTS.items()}
-    shows: tuple[Shows, ...] = ("accuracy", "clients", "convergence")  # no contest: each number of clients has other data
+    # Without differences: each number of clients has other data.
+    shows: tuple[Shows, ...] = ("accuracy", "clients", "convergence")
     return "PAGE with more clients, and with other demand ratios", [
         Block("synthetic, number of clients", sizes, published, shows),
         Block(
@@ -237,8 +240,10 @@ def _table4(scale: Scale) -> tuple[str, list[Block]]:
 
 
 def _learned(scale: Scale) -> str:
-    """The task on which PAGE's own settings are compared: its agents learn in hundreds of rounds, which a laptop has only for
-    Synthetic."""
+    """The task on which PAGE's own settings are compared.
+
+    Its agents learn over hundreds of rounds. On a laptop only Synthetic is fast enough for that.
+    """
     return "synthetic" if scale == "laptop" else "cifar100"
 
 
@@ -247,7 +252,7 @@ def _fig2(scale: Scale) -> tuple[str, list[Block]]:
 
 
 def _fig3(scale: Scale) -> tuple[str, list[Block]]:
-    """Which of the three factors are played; the others stay as in the fixed methods."""
+    """Ablation: some of the three factors are played, the others stay as in the fixed methods."""
     played = [("p",), ("eta",), ("alpha",), ("eta", "alpha"), ("p", "eta"), ("p", "alpha"), ("p", "eta", "alpha")]
     rows = {}
     for factors in played:

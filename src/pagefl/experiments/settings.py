@@ -1,4 +1,4 @@
-"""The paper's numbers: one table. What a task or an algorithm is run with unless its user says otherwise."""
+"""The paper's settings: defaults of tasks, algorithms and players."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ SYNTHETIC: Mapping[str, Number] = {
     "rounds": 1000,
     "reward_penalty": 1e-5,
 }
-USUAL: Mapping[str, Number] = {"lr": 0.1, "epochs": 5}  # of a task that says nothing
+USUAL: Mapping[str, Number] = {"lr": 0.1, "epochs": 5}  # for tasks without settings
 IMAGES: Mapping[str, Number] = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
 CIFAR100 = {**IMAGES, "lr": 0.2, "epochs": 5, "batch_size": 32}
 TINY_IMAGENET = {**IMAGES, "lr": 0.1, "epochs": 20, "batch_size": 128}
@@ -31,7 +31,7 @@ TASKS: dict[str, Mapping[str, Number]] = {
 
 
 def _players(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, tau: float) -> dict[str, dict[str, Number]]:
-    """The ranges of their moves, and how PAGE's agents learn."""
+    """The ranges of the players' moves, and how PAGE's agents learn."""
     ranges: dict[str, Number] = {"lr_min": lr_min, "lr_max": lr_max, "epochs_max": 20}
     return {
         "page": {**ranges, "critic_lr": critic_lr, "actor_lr": actor_lr, "tau": tau},
@@ -43,7 +43,7 @@ def _players(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, ta
 
 
 def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]]:
-    """For a task of the user's own: around its own lr and epochs."""
+    """Ranges for a user's own task, around its lr and epochs."""
     known = {**USUAL, **{name: value for name, value in settings.items() if isinstance(value, int | float)}}
     lr, epochs = known["lr"], int(known["epochs"])
     ranges: dict[str, Number] = {"lr_min": lr / 30, "lr_max": 3 * lr, "epochs_max": 4 * epochs}
@@ -62,18 +62,20 @@ PLAYERS |= {f"{name}-small": PLAYERS[name] for name in ("cifar100", "tiny-imagen
 
 DEFAULT_ALGORITHM = "fedavg"
 
-# Names that stand for an algorithm and its players together.
+# Names for an algorithm together with its players.
 NICKNAMES: dict[str, dict[str, str]] = {
     "page": {"algorithm": "fedavg", "players": "page"},
     "dapfl": {"algorithm": "fedavg", "players": "dapfl"},
 }
 
-# What an algorithm needs where players change lr and epochs from round to round, and from client to client.
+# Settings that an algorithm needs if players change lr and epochs over rounds and between clients.
 APART: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"fresh": 0.1, "bounded": True}}
 TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True}}
-PLAYED: dict[str, dict[str, Mapping[str, Number | bool]]] = {"fixed": {}, "page-shared": TOGETHER}  # all others: apart
+# Players that are not listed use APART.
+PLAYED: dict[str, dict[str, Mapping[str, Number | bool]]] = {"fixed": {}, "page-shared": TOGETHER}
 
-# What an algorithm changes of its task's settings. Its own hyper-parameters are its constructor's defaults, the paper's too.
+# Settings of the task that an algorithm changes. Its own hyperparameters are the defaults of its constructor,
+# which are the paper's too.
 ALGORITHMS: dict[str, Mapping[str, Number]] = {
     "fedrecon": {"epochs": 18},
     "pfedme": {"lr": 0.005},

@@ -1,4 +1,4 @@
-"""RunSpec: everything that decides a run, checked at the door, complete when written down."""
+"""RunSpec: all settings of a run, checked when they are read and complete when they are written."""
 
 import inspect
 import math
@@ -31,8 +31,8 @@ from .tasks import TASKS
 Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
 TABLES = ("task", "algorithm", "players")
-LARGEST = 1_000_000  # bytes of a spec file
-OLD_NAMES = {"landing": "decay"}  # of players' settings, as version 0.1.0 called them
+LARGEST = 1_000_000  # bytes of the largest spec file
+OLD_NAMES = {"landing": "decay"}  # players' settings, as version 0.1.0 called them
 
 
 class RunSpec(Settings):
@@ -42,7 +42,7 @@ class RunSpec(Settings):
 
     @property
     def label(self) -> str:
-        """As people call it: the algorithm, and its players where they are not the fixed ones."""
+        """A short name: the algorithm, and its players unless they are fixed."""
         pair = {"algorithm": self.algorithm["name"], "players": self.players["name"]}
         short = [name for name, meaning in paper.NICKNAMES.items() if meaning == pair]
         algorithm, players = (name.rpartition(":")[2] for name in pair.values())  # the class of module:Class
@@ -62,7 +62,7 @@ class RunSpec(Settings):
         return made
 
     def without_effect(self) -> list[str]:
-        """What was set and changes nothing, in a sentence each."""
+        """Settings that were given but change nothing, in a sentence each."""
         players, fair = self.players["name"], DemandRatio()
         said = []
         if players in PLAYERS and not PLAYERS[players].uses_demand and any(bias != fair for _, bias in self.shifts()):
@@ -72,14 +72,14 @@ class RunSpec(Settings):
         return said
 
     def toml(self) -> str:
-        """Every default written out."""
+        """The complete spec as TOML, with every default."""
         return dump(self.model_dump())
 
 
 def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = None, players: Players | None = None) -> RunSpec:
-    """Fill in: the paper's settings of the task, then of the algorithm, then what the user says.
+    """Complete a spec: the user's settings override the algorithm's, which override the task's.
 
-    `task`, `algorithm` and `players`: the user's own objects, which the spec calls by their names.
+    `task`, `algorithm` and `players`: the user's own objects. The spec contains their names.
     """
     if "sweep" in raw:
         raise UserError("sweep: a run has no grid of settings; `pagefl sweep FILE` runs one")
@@ -115,7 +115,7 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
 
 
 def _reaching(spec: RunSpec) -> Raw:
-    """Ranges of the players that are widened to reach the run's own lr and epochs, where they do not."""
+    """Ranges of the players, widened where they do not contain the run's lr and epochs."""
     held, wider = spec.players, {}
     if "lr_min" in held and "lr_max" in held:
         wider = {"lr_min": min(held["lr_min"], spec.lr), "lr_max": max(held["lr_max"], spec.lr)}
@@ -134,7 +134,7 @@ def dump(raw: Raw) -> str:
 
 
 def read(path: Path) -> Raw:
-    """A spec file as it stands."""
+    """Read a spec file, without checking or completing it."""
     where = f"spec = {shortened(str(path), 300)}"
     try:
         regular(path, LARGEST)
@@ -146,7 +146,7 @@ def read(path: Path) -> Raw:
 
 
 def recorded(path: Path) -> RunSpec:
-    """A run's spec as it was written down. The task and the algorithm may be the user's own, known by their names alone."""
+    """The spec of a recorded run. Its task and algorithm may be the user's own, known only by name."""
     raw = read(path)
     for table in TABLES:
         if not isinstance(raw.get(table), dict) or not isinstance(raw[table].get("name"), str):
@@ -155,12 +155,12 @@ def recorded(path: Path) -> RunSpec:
 
 
 def of_text(text: str) -> RunSpec:
-    """A complete spec as it was written down."""
+    """A complete spec from its text."""
     return resolve(parse(text.encode(errors="surrogatepass"), "spec"))
 
 
 def name_in(text: str, kind: str) -> object:
-    """What a complete spec calls its task, algorithm or players."""
+    """The name of the task, algorithm or players in a complete spec."""
     table = parse(text.encode(errors="surrogatepass"), "spec").get(kind)
     return table.get("name") if isinstance(table, dict) else table
 
@@ -175,7 +175,7 @@ def parse(content: bytes, where: str) -> Raw:
 
 
 def override(raw: Raw, assignment: str) -> None:
-    """`algorithm.mu=0.01`: the value is TOML, or a plain string."""
+    """Apply an assignment such as `algorithm.mu=0.01`. The value is TOML, or a plain string."""
     name, sign, text = assignment.partition("=")
     keys = name.strip().split(".")
     if not sign or not all(keys) or len(keys) > 2:
@@ -183,13 +183,14 @@ def override(raw: Raw, assignment: str) -> None:
         raise UserError(f"--set {given}: expected NAME=VALUE or TABLE.NAME=VALUE, such as algorithm.mu=0.01")
     try:
         value = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):  # tomllib's own, or what a very long number or very deep nesting raises
+    except (ValueError, RecursionError):  # also for very long numbers and very deep nesting
         value = {}
-    put(raw, name.strip(), value["value"] if [*value] == ["value"] else text.strip())  # a second line is no second setting
+    # A line break in the value must not add a second setting.
+    put(raw, name.strip(), value["value"] if [*value] == ["value"] else text.strip())
 
 
 def put(raw: Raw, name: str, value: Any) -> None:
-    """`name`: of a setting, or of a table's setting as in `algorithm.mu`."""
+    """Set a setting by its name, or a setting of a table by a name such as `algorithm.mu`."""
     table, _, own = name.rpartition(".")
     if table in TABLES:
         raw[table] = {**_table(table, raw.get(table, {})), own: value}
@@ -204,7 +205,7 @@ def put(raw: Raw, name: str, value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Python's own numbers and lists in place of NumPy's, torch's and tuples, as TOML has them."""
+    """Convert NumPy and torch values and tuples to Python numbers and lists, as TOML needs them."""
     if isinstance(value, Mapping):
         return {name: plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -215,7 +216,7 @@ def plain(value: Any) -> Any:
 
 
 def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> type[BaseModel]:
-    """The constructor's signature is the config."""
+    """A pydantic model of the constructor's signature: its arguments are the settings."""
     wanted: dict[str, Any] = {
         name: (p.annotation, ... if p.default is p.empty else p.default)
         for name, p in inspect.signature(builder, eval_str=True).parameters.items()
@@ -225,7 +226,7 @@ def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> ty
 
 
 def _table(kind: str, given: Any) -> Raw:
-    """A name alone is a table too."""
+    """The setting as a table. A name alone becomes a table with this name."""
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, dict):
         raise UserError(f"{kind} = {shown(given)}: expected a name, or a table with a name and settings")
@@ -236,7 +237,7 @@ def _table(kind: str, given: Any) -> Raw:
 
 
 def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
-    """Both tables, where the algorithm's name stands for an algorithm with its players."""
+    """Both tables, if the algorithm's name stands for an algorithm with its players; otherwise nothing."""
     nickname = algorithm.get("name", "")
     meaning = paper.NICKNAMES.get(nickname)
     if meaning is None:
@@ -251,7 +252,7 @@ def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
 
 
 def _stands_for(kind: str, given: Raw, own: Raw) -> Raw:
-    """A user's own object decides all its settings: whatever else is asked for would be ignored."""
+    """The settings of a user's own object. Other values are refused, because they would be ignored."""
     for name, value in given.items():
         if name not in own or own[name] != value:
             has = f"has {_name(name)} = {shown(own[name])}" if name in own else f"has no setting {shown(name)}"
@@ -268,7 +269,7 @@ def _resolve_own(
     skip: Iterable[str] = (),
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Raw:
-    """`defaults`: by name, what the paper has in place of the signature's defaults."""
+    """`defaults`: by name, the paper's values in place of the defaults in the signature."""
     own = dict(given)
     name = own.pop("name", next(iter(registry)))
     own = {**(defaults or {}).get(name, {}), **own}
@@ -289,7 +290,7 @@ def _builder(kind: str, name: str, registry: Mapping[str, Callable[..., Any]]) -
 
 
 def _arguments(of: Algorithm | Players) -> Raw:
-    """As far as TOML has words for them: of a function or an object its name, of None nothing."""
+    """The object's arguments as TOML values. Functions and objects become names, and None is left out."""
     given: Raw = {f.name: plain(getattr(of, f.name)) for f in fields(of)} if is_dataclass(of) else {}
     known = (bool, int, float, str, list, dict)
     return {

@@ -1,4 +1,4 @@
-"""What is said of runs: mean and spread over seeds, last and best round, convergence, and honest comparisons."""
+"""Statistics of runs: mean and spread over seeds, last and best round, convergence, and comparisons."""
 
 from collections.abc import Sequence
 from math import isfinite, sqrt
@@ -12,10 +12,11 @@ from pagefl.runtime.record import Record
 
 from .spec import RunSpec
 
-SMOOTH, STILL = 20, 1e-3  # rounds averaged, and the rise that no longer counts: a tenth of a point
-PLATEAU = 0.05  # share of a run that a plateau must have lasted, and never less than SMOOTH rounds
-ENOUGH = 3  # seeds in common without which there is no interval
-# Student's t at 97.5 %, by degrees of freedom; the last is used beyond 30, where it makes intervals slightly too wide.
+SMOOTH, STILL = 20, 1e-3  # rounds averaged, and the largest rise that is ignored: a tenth of a point
+PLATEAU = 0.05  # share of the run that a plateau must last, and at least SMOOTH rounds
+ENOUGH = 3  # shared seeds that an interval needs
+# Student's t at 97.5 %, by degrees of freedom. Beyond 30 the last value is used, which makes intervals
+# slightly too wide.
 STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -30,14 +31,14 @@ Curve = npt.NDArray[np.float64]
 
 
 class Plateau(NamedTuple):
-    """Where a curve stopped rising: the round, and the smoothed accuracy in it."""
+    """The round in which a curve stopped rising, and the smoothed accuracy in it."""
 
     round: int
     accuracy: float
 
 
 class Difference(NamedTuple):
-    """Between two methods over the seeds they share, with a 95 % interval; NaN where there is none."""
+    """Difference of two methods over the seeds they share, with a 95 % interval; NaN if there is none."""
 
     mean: float
     low: float
@@ -46,12 +47,12 @@ class Difference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """A win is a win only if the interval excludes zero."""
+        """A method wins or loses only if the interval excludes zero."""
         return "wins" if self.low > 0 else "loses" if self.high < 0 else "no difference shown"
 
 
 def curves(rounds: Sequence[Record]) -> dict[str, Curve]:
-    """What was recorded in each round; NaN where nothing was."""
+    """Recorded values by round; NaN where nothing was recorded."""
     return {name: np.array([entry.get(name) for entry in rounds], dtype=np.float64) for name in CURVES}
 
 
@@ -70,8 +71,10 @@ def by_run(runs: Sequence[tuple[RunSpec, Sequence[Record]]]) -> pd.DataFrame:
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per method of a frame of runs on the same data. A value that one seed lacks has no mean: leaving out the seeds
-    on which a method failed would flatter it."""
+    """One row per method, for runs on the same data.
+
+    A metric that one seed lacks has no mean: leaving out the seeds on which a method failed would favour it.
+    """
     done = frame[frame["finished"].astype(bool)]
     rows = []
     for method in map(str, frame["method"].unique()):
@@ -106,7 +109,7 @@ def _against(done: pd.DataFrame, method: str, side: str) -> dict[str, Any]:
 
 
 def converged(curve: Curve) -> Plateau | None:
-    """The first round from which on the mean of the last rounds rises no more; None if it was still rising at the end."""
+    """The first round after which the smoothed curve does not rise; None if it still rose at the end."""
     smooth = pd.Series(curve).rolling(SMOOTH, min_periods=1).mean().to_numpy()
     ahead = np.fmax.accumulate(smooth[::-1])[::-1]
     flat = ahead - smooth <= STILL
@@ -119,13 +122,14 @@ def converged(curve: Curve) -> Plateau | None:
 
 
 def difference(frame: pd.DataFrame, method: str, other: str, metric: str) -> Difference:
-    """Paired by seed: what one seed's data make easy, they make easy for both."""
+    """The difference, paired by seed: the data of a seed are equally hard for both methods."""
     ours, theirs = (frame[frame["method"] == name].set_index("seed")[metric].astype(float) for name in (method, other))
     assert all(own.index.is_unique for own in (ours, theirs)), "a seed counts once"
     shared = ours.index.intersection(theirs.index)
     gains = ours[shared].to_numpy() - theirs[shared].to_numpy()
     mean = float(gains.mean()) if len(gains) else np.nan
-    # The same gain on every seed has no spread to estimate: coarse test sets give that easily, so it shows nothing.
+    # Equal gains on all seeds have no spread to estimate. Small test sets often give equal gains, so they
+    # show nothing.
     if len(gains) < ENOUGH or not isfinite(mean) or np.ptp(gains) <= 1e-9 * max(1.0, np.abs(gains).max()):
         return Difference(mean, np.nan, np.nan, len(gains))
     half = STUDENT[min(len(gains) - 1, len(STUDENT)) - 1] * float(gains.std(ddof=1)) / sqrt(len(gains))
@@ -133,7 +137,7 @@ def difference(frame: pd.DataFrame, method: str, other: str, metric: str) -> Dif
 
 
 def best_other(frame: pd.DataFrame, method: str, metric: str) -> str | None:
-    """The strongest of the other methods on the seeds that both have; one with too few of them only if there is no better."""
+    """The strongest other method on shared seeds. Methods with too few of them are the last choice."""
     others = [str(name) for name in frame["method"].unique() if name != method]
     found = {other: difference(frame, method, other, metric) for other in others}
     measured = {other: one for other, one in found.items() if isfinite(one.mean)}

@@ -1,7 +1,8 @@
-"""Many runs: what is missing is run, side by side; one that crashes does not stop the rest, and nothing runs twice.
+"""Runs many specs in parallel. A crash does not stop the other runs, and finished runs are not repeated.
 
-A run's directory is named after a hash of its spec. The same command, started again, goes on where it was; several machines
-that share a folder may run it together, as a run's directory belongs to whoever has locked it.
+A run's directory is named after a hash of its spec. The same command, started again, continues where it
+stopped. Several machines can work on a shared folder, because the process that runs a spec locks its
+directory.
 """
 
 import json
@@ -31,7 +32,7 @@ from . import spec as specs
 from .spec import RunSpec
 
 FINISHED = "finished"  # a file in the run's directory
-VERSION = 2  # of what a spec's run computes: a change of results makes every run anew
+VERSION = 2  # version of the results: a new one repeats every run
 LOOK_SECONDS = 1.0
 MEASURED_CLIENTS, MEASURED_ROUNDS = 4, 3
 QUICK_SECONDS, ENOUGH_SECONDS = 2.0, 20.0
@@ -39,27 +40,27 @@ QUICK_SECONDS, ENOUGH_SECONDS = 2.0, 20.0
 
 @dataclass
 class Progress:
-    """Of the whole sweep."""
+    """Progress of the whole sweep."""
 
     runs: int
     rounds: int
     finished: int = 0
     rounds_done: int = 0
-    failed: dict[str, str] = field(default_factory=dict)  # run, and what went wrong, in a sentence
+    failed: dict[str, str] = field(default_factory=dict)  # run, and what went wrong in a sentence
 
 
 Watch = Callable[[Progress], None]
 
 
 def name_of(spec: RunSpec) -> str:
-    """Readable first; what makes it unique is the hash of everything that matters to the result."""
+    """A readable name. It ends with a hash of everything that affects the result."""
     matters = {name: value for name, value in spec.model_dump().items() if name not in NO_MATTER}
     digest = sha256(json.dumps([VERSION, matters], sort_keys=True).encode()).hexdigest()
     return f"{spec.task['name']}-{spec.label}-s{spec.seed}-{digest[:12]}"
 
 
 def grid(raw: specs.Raw) -> list[RunSpec]:
-    """Every combination of the lists under `sweep`; the rest of the file is common to all."""
+    """Every combination of the lists under `sweep`. The other settings are the same for all."""
     lists = raw.get("sweep", {})
     if not isinstance(lists, dict) or not lists or not all(isinstance(values, list) and values for values in lists.values()):
         raise UserError('sweep: expected a table of lists, such as algorithm = ["fedavg", "page"] and seed = [0, 1, 2]')
@@ -74,7 +75,7 @@ def grid(raw: specs.Raw) -> list[RunSpec]:
 
 
 def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch = lambda progress: None) -> Progress:
-    """Until every run is finished or has failed; a Ctrl-C ends it after the rounds under way."""
+    """Run until every run has finished or failed. A Ctrl-C stops after the current rounds."""
     entries = {name_of(spec): spec for spec in wanted}
     progress = Progress(len(entries), sum(spec.rounds for spec in entries.values()))
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,11 +114,11 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
             except KeyboardInterrupt:
                 if stopping:
                     raise
-                stopping, waiting = True, []  # the runs have been told by the same key
+                stopping, waiting = True, []  # the Ctrl-C has reached the runs too
     finally:
         for _, process in running.values():
             process.terminate()
-        for _, process in running.values():  # each ends its round and says so, to whoever is still there
+        for _, process in running.values():  # each finishes its round first
             process.join()
     if stopping:
         raise KeyboardInterrupt
@@ -126,7 +127,7 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
 
 @contextmanager
 def _no_main_module() -> Iterator[None]:
-    """A run needs nothing of the caller's script, which multiprocessing would otherwise execute again for every run."""
+    """Hide the caller's script. Otherwise multiprocessing would execute it again for every run."""
     kept = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -136,8 +137,10 @@ def _no_main_module() -> Iterator[None]:
 
 
 def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
-    """Seconds that the missing runs will take on this machine, one after the other, by task and method: a round is measured
-    with a few clients, and scaled to all of them unless all of them are quick enough to be measured."""
+    """Estimated seconds of the missing runs on this machine, one after the other, by task and method.
+
+    A round is measured with a few clients and scaled to all. If it is quick, it is measured with all clients.
+    """
     missing: dict[str, list[RunSpec]] = defaultdict(list)
     for name, spec in {name_of(spec): spec for spec in wanted}.items():
         if not (folder / name / FINISHED).exists():
@@ -155,7 +158,10 @@ def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
 
 
 def _a_round(spec: RunSpec, clients: int) -> float:
-    """The quickest of a few (fewer of a large model): the first ones also compile kernels, and let FedALA find its start."""
+    """Seconds of the fastest of a few rounds, or of fewer if they are slow.
+
+    The first rounds also compile kernels and include the start of FedALA.
+    """
     short = spec.model_copy(update={"rounds": MEASURED_ROUNDS, "task": {**spec.task, "clients": clients}})
     seconds: list[float] = []
 
@@ -170,17 +176,17 @@ def _a_round(spec: RunSpec, clients: int) -> float:
 
 
 class _Measured(Exception):
-    """For long enough."""
+    """Raised when rounds have been measured for long enough."""
 
 
 def rounds_done(path: Path) -> int:
-    """From the last whole line of its records."""
+    """The last round in the records; 0 if they cannot be read."""
     try:
         with (path / record.ROUNDS).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
             lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
         return int(json.loads(lines[-1])["round"]) if lines else 0
-    except (OSError, ValueError, KeyError, TypeError):  # whoever needs the records will say what is wrong with them
+    except (OSError, ValueError, KeyError, TypeError):  # reported where the records are needed
         return 0
 
 
@@ -194,7 +200,7 @@ class Found(NamedTuple):
 
 
 def finished(wanted: Iterable[RunSpec], folder: Path) -> list[Found]:
-    """Those of the runs that are there."""
+    """The runs that have finished."""
     entries = {name_of(spec): spec for spec in wanted}
     return [
         Found(name, spec, record.read(folder / name)[0], folder / name)
@@ -204,13 +210,13 @@ def finished(wanted: Iterable[RunSpec], folder: Path) -> list[Found]:
 
 
 def of(specs: Iterable[RunSpec], found: Iterable[Found]) -> list[Found]:
-    """Those of the finished runs that these specs name, in their order."""
+    """The finished runs of these specs, in the order of the specs."""
     by_name = {one.name: one for one in found}
     return [by_name[name] for name in map(name_of, specs) if name in by_name]
 
 
 def _outcome(pipe: Connection, process: BaseProcess) -> str | None:
-    """What went wrong, if anything."""
+    """What went wrong; None if nothing did."""
     try:
         problem: str | None = pipe.recv()
     except EOFError:
@@ -222,18 +228,18 @@ def _outcome(pipe: Connection, process: BaseProcess) -> str | None:
 
 
 def _work(pipe: Connection, raw: dict[str, Any], folder: str, workers: int) -> None:
-    """One run, in a process of its own."""
+    """Run one spec in its own process."""
     spec, path = RunSpec(**{**raw, "workers": workers}), Path(folder)
     try:
         done = play(spec.make_task(), spec.make_algorithm(), spec, spec.make_players(), RunDirectory(path, spec.toml()))
         if done.over:
             (path / FINISHED).touch()
         pipe.send(None)
-    except InUse:  # another sweep has taken it
+    except InUse:  # another sweep is running it
         pipe.send(None)
     except UserError as error:
         pipe.send(str(error))
     except OSError as error:
         pipe.send(f"{error.filename or path}: {error.strerror or error}; what is written is not lost")
-    except Exception as error:  # a bug in one run is no reason to stop the others
+    except Exception as error:  # a bug in one run must not stop the others
         pipe.send(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The tasks that have a name: a function each, whose arguments are the task's own settings."""
+"""Named tasks: one function each. Its arguments are the task's own settings."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,13 +33,13 @@ Width = Annotated[int, Field(ge=2, le=10**15, multiple_of=2)]  # GroupNorm has t
 
 
 def _task(name: str, module: Callable[[], nn.Module], data: Callable[[], Splits]) -> Task:
-    """The model is measured before it is made: on torch's meta device, where a tensor has a shape and no memory."""
+    """A task. Its model is first made on torch's meta device, where tensors have a shape but no memory."""
 
     def made() -> nn.Module:
         try:
             with torch.device("meta"):
                 size = sum(parameter.nbytes for parameter in module().parameters())
-        except RuntimeError as error:  # more than torch can count
+        except RuntimeError as error:  # larger than torch can count
             raise UserError(f"task = {name}: the model is too large: {shortened(str(error))}; use a smaller one") from None
         needs(size, f"task = {name}: the weights of one model", "use a smaller one")
         return module()

@@ -21,7 +21,7 @@ from .spec import RunSpec
 
 
 def ranges_of(spec: RunSpec) -> Ranges:
-    """What moves stand for: as the players have it, or the paper's where players do not move by actions."""
+    """The ranges of moves: those of the players, or the paper's if players have none."""
     given: dict[str, Any] = {
         name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players
     }
@@ -30,7 +30,7 @@ def ranges_of(spec: RunSpec) -> Ranges:
 
 
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
-    """From every stage that the run has kept, and from its end."""
+    """Compute the certificate from every stage that the run has kept, and from its end."""
     stages, rounds_played = stages_of(directory), record.read(directory)[0]
     if not rounds_played:
         raise UserError(f"{directory} has no round to start from; let it run for longer, or `pagefl resume` it")

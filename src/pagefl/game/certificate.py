@@ -159,6 +159,6 @@ def bellman_residual(rewards: Floats, payoffs: Floats, gamma: float) -> float:
         value[t] = rewards[t] + gamma * value[t + 1]
     before = np.concatenate([[0.0], payoffs[:-1]])
     forwards = (payoffs[-1] - before) / gamma ** np.arange(1, len(rewards) + 1)
-    # What lies far ahead weighs nothing here but is divided by a vanishing gamma^t: compare at the scale of the whole.
+    # Late rounds weigh nothing here but are divided by a vanishing gamma^t, so compare at the scale of the whole.
     scale = np.abs(payoffs[-1]) / gamma ** np.arange(1, len(rewards) + 1)
     return float(np.max(np.abs(value[:-1] - forwards) / scale))

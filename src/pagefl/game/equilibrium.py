@@ -1,4 +1,4 @@
-"""Whether the game has come to rest: neither the models nor the pay-offs evolve any more."""
+"""Whether the game has converged: neither the models nor the pay-offs change any more."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Rest:
-    """At rest: over a window of rounds, the mean relative change of each watched quantity stays below a tolerance."""
+class Tolerances:
+    """Converged: over a window of rounds, the mean relative change of each watched quantity is below its tolerance."""
 
     window: int = 50
     models: float = 1e-3  # of W, and of the personal models
@@ -16,22 +16,22 @@ class Rest:
 
 
 class Watch:
-    """Remembers one window of changes; `tensors` is all of it that a checkpoint does not hold anyway."""
+    """Remembers one window of changes. `tensors` is what of it a checkpoint has to hold."""
 
-    def __init__(self, rest: Rest) -> None:
-        self.rest = rest
+    def __init__(self, tolerances: Tolerances) -> None:
+        self.tolerances = tolerances
         self.tensors = {
-            "changes": torch.full((rest.window, 4), torch.inf, dtype=torch.float64),
+            "changes": torch.full((tolerances.window, 4), torch.inf, dtype=torch.float64),
             "rewards": torch.full((2,), torch.inf, dtype=torch.float64),
         }
         self.models: tuple[Tensor, ...] = ()
 
     def remember(self, *models: Tensor) -> None:
-        """The shared and the personal models as the next round will find them."""
+        """The shared and the personal models before the next round."""
         self.models = tuple(model.clone() for model in models)
 
-    def at_rest(self, shared: Tensor, personal: Tensor, server_reward: float, client_reward: float) -> bool:
-        """After a round: look at what has become of the models and rewards."""
+    def converged(self, shared: Tensor, personal: Tensor, server_reward: float, client_reward: float) -> bool:
+        """Called after a round, with the models and rewards that it made."""
         rewards = torch.tensor([server_reward, client_reward], dtype=torch.float64)
         moved = [_relative(now, before) for now, before in zip((shared, personal), self.models, strict=True)]
         paid = (rewards - self.tensors["rewards"]).abs() / rewards.abs().clamp(min=1e-12)
@@ -39,7 +39,9 @@ class Watch:
         changes.copy_(torch.cat([changes[1:], torch.cat([torch.stack(moved), paid])[None]]))
         self.tensors["rewards"].copy_(rewards)
         self.remember(shared, personal)
-        tolerance = torch.tensor([self.rest.models, self.rest.models, self.rest.payoffs, self.rest.payoffs])
+        tolerance = torch.tensor(
+            [self.tolerances.models, self.tolerances.models, self.tolerances.payoffs, self.tolerances.payoffs]
+        )
         return bool((changes.mean(0) < tolerance).all())
 
 

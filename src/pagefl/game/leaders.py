@@ -32,7 +32,11 @@ class Leaders:
         self._receive(orders)
         found = self.half.evaluate(orders.round, "test", "reward")
         told = table(self.half.size)
-        told |= {SIZE: self.half.sizes.astype(np.float64), "train_loss": found["reward"].loss}
+        told |= {
+            SIZE: self.half.sizes.astype(np.float64),
+            "train_loss": found["reward"].loss,
+            "train_accuracy": found["reward"].accuracy,
+        }
         for when in ("test", "before"):
             told |= {f"{when}_accuracy": found["test"].accuracy.copy(), f"{when}_loss": found["test"].loss.copy()}
         return Answer(NOBODY, NOBODY, {}, {}, told)

@@ -43,6 +43,7 @@ class HandedClients(ClientPolicy):
     def __init__(self, setup: Setup, ranges: Ranges, handed: npt.NDArray[np.bool_], others: ClientPolicy) -> None:
         super().__init__(setup)
         self.ranges, self.handed, self.others = ranges, handed, others
+        self.uses_upload_loss = others.uses_upload_loss
         self.actions = np.zeros((len(handed), 2))
 
     @property

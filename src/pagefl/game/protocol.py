@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
 class ClientPolicy:
     """Chooses lr and epochs for a block of clients. `clients` are the positions of those that take part in the round."""
 
-    uses_upload_loss: ClassVar[bool] = False  # True: evaluate uploads too, where they are not the personal models
+    uses_upload_loss: bool = False  # True: evaluate uploads too, where they are not the personal models
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression, from zero: what the paper trains on Synthetic."""
+"""Multinomial logistic regression with zero initial weights. The paper trains it on Synthetic."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""The next character of Shakespeare's plays: an embedding, a two-layer LSTM, and its last hidden state.
+"""Next-character prediction for Shakespeare's plays: an embedding, a two-layer LSTM and a linear head.
 
 Caldas et al., LEAF: A Benchmark for Federated Settings. 2018.
 """
@@ -14,7 +14,7 @@ class CharacterLSTM(nn.Module):
         self.head = nn.Linear(hidden, characters)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, length] of character numbers -> [batch, characters]."""
+        """Character indices [batch, length] -> logits [batch, characters]."""
         states, _ = self.lstm(self.embedding(x.int()))
         logits: Tensor = self.head(states[:, -1])
         return logits

@@ -1,4 +1,4 @@
-"""One hidden layer: the smallest model with a body and a head."""
+"""A network with one hidden layer: the smallest model with a body and a head."""
 
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,7 @@
-"""ResNet-18 with group normalisation: batch statistics mean nothing when every client has its own distribution.
+"""ResNet-18 with group normalisation: batch statistics differ too much between clients.
 
-He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016. GroupNorm in federated learning: Hsieh et
-al., The Non-IID Data Quagmire of Decentralized Machine Learning. ICML 2020.
+He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition. CVPR 2016. GroupNorm in federated learning:
+Hsieh et al., The Non-IID Data Quagmire of Decentralized Machine Learning. ICML 2020.
 """
 
 from typing import Literal
@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 Stem = Literal["imagenet", "small"]
 GROUPS = 2
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, near enough for any photographs
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet; suitable for most photographs
 
 
 class Block(nn.Module):
-    """x + conv(relu(conv(x))), each convolution followed by its norm; a 1x1 convolution where the shapes differ."""
+    """A residual block: x + conv(relu(conv(x))), with a norm after each convolution.
+
+    If the shapes differ, the shortcut is a 1x1 convolution.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -31,7 +34,7 @@ class Block(nn.Module):
 
 
 class Pixels(nn.Module):
-    """Bytes become numbers around zero only here, so that images stay bytes in memory."""
+    """Converts bytes to normalised floats. Images stay bytes in memory until they are used."""
 
     mean: Tensor
     std: Tensor
@@ -72,12 +75,12 @@ class ResNet(nn.Module):
 
 
 def resnet18(classes: int, stem: Stem = "imagenet", width: int = 64) -> nn.Module:
-    """`stem`: 7x7 with stride 2 and pooling, as for ImageNet, or 3x3 for small images. `width`: channels after it."""
+    """`stem`: imagenet is 7x7 with stride 2 and pooling, small is 3x3. `width`: channels after the stem."""
     return ResNet(classes, stem, width)
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Without a bias, which the norm would undo."""
+    """A convolution without a bias: the norm that follows would cancel it."""
     conv = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

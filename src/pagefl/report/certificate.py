@@ -1,4 +1,4 @@
-"""The certificate as a table and as a figure."""
+"""The equilibrium certificate as a table and as a figure."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def write(directory: Path, result: dict[str, Any]) -> Path:
-    """certificate.json and certificate.png."""
+    """Write certificate.json and certificate.png. Returns the path of the figure."""
     (directory / "certificate.json").write_text(json.dumps(result, indent=1))
     stages = sorted({finding["stage"] for finding in result["findings"]})
     players = sorted(

@@ -1,4 +1,4 @@
-"""Figures on paper: PNG and SVG."""
+"""Figures as PNG and SVG files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,17 +33,21 @@ MARKERS = "osD^vP*Xph<"
 def save(figure: Figure, path: Path) -> list[Path]:
     written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
     for each in written:
-        figure.savefig(each, dpi=150, metadata={"Date": None} if each.suffix == ".svg" else None)  # the same bytes again
+        # No date: the same figure gives the same bytes.
+        figure.savefig(each, dpi=150, metadata={"Date": None} if each.suffix == ".svg" else None)
     return written
 
 
 def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
-    """Global against local accuracy, a point per method with its spread over seeds; the line joins those that nobody beats."""
+    """Global against local accuracy: one point per method, with the standard deviation over seeds.
+
+    The line is the Pareto front.
+    """
     panels = [(block, _means(block, found)) for block in blocks]
     panels = [(block, means) for block, means in panels if means]
     figure, axes = _panels(len(panels))
     names = list(dict.fromkeys(name for _, means in reversed(panels) for name in means))
-    together = set(names).intersection(*(means for _, means in panels))  # some rows are in every panel
+    together = set(names).intersection(*(means for _, means in panels))  # shared rows: one legend is enough
     handles = {}
     for axis, (block, means) in zip(axes, panels, strict=True):
         for name, (x, y, dx, dy) in means.items():
@@ -64,7 +68,7 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
 
 
 def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
-    """Figure 2: accuracy by round, and the rewards of both sides on a second axis; the first seed."""
+    """Figure 2: accuracy by round, with the rewards of both sides on a second axis, for the first seed."""
     panels = []
     for block in blocks:
         for name, specs in block.rows.items():
@@ -85,7 +89,7 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
             )
         both = (entry[column] for entry in rounds for column in ("reward_server", "reward_clients"))
         rewards = [value for value in both if value is not None]
-        if rewards and max(rewards) > 10 * min(rewards):  # over less than a decade a logarithmic axis has no round numbers
+        if rewards and max(rewards) > 10 * min(rewards):  # a shorter log axis has too few labels
             right.set_yscale("log")
         axis.set(xlabel="round", title=title)
         right.tick_params(labelsize=8)
@@ -104,11 +108,11 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
 
 
 def _curve(rounds: Sequence[Numbers], column: str) -> npt.NDArray[np.float64]:
-    return np.array([entry[column] for entry in rounds], np.float64)  # None becomes NaN, a gap
+    return np.array([entry[column] for entry in rounds], np.float64)  # None becomes NaN, which leaves a gap
 
 
 def pairs(block: Block, found: Sequence[Found]) -> Figure:
-    """Figure 3: a pair of points for each row. The differences are small, and bars would have to begin at zero."""
+    """Figure 3: two points per row. Bars would have to start at zero, and the differences are small."""
     means = _means(block, found)
     figure = Figure(figsize=(max(6.0, 1.1 * len(means) + 1.5), 3.6), layout="constrained")
     axis = figure.subplots()
@@ -125,7 +129,7 @@ def pairs(block: Block, found: Sequence[Found]) -> Figure:
 
 
 def _means(block: Block, found: Sequence[Found]) -> dict[str, list[float]]:
-    """Global, local and their spreads over seeds, in per cent."""
+    """Global and local means, then their standard deviations over seeds, in per cent."""
     points = {}
     for name, specs in block.rows.items():
         if runs := [(one.spec, one.rounds) for one in sweep.of(specs, found)]:
@@ -136,14 +140,14 @@ def _means(block: Block, found: Sequence[Found]) -> dict[str, list[float]]:
 
 
 def _front(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Those that no other beats on both axes, from left to right."""
+    """The Pareto front, from left to right."""
     beaten = [(np.all(points >= point, axis=1) & np.any(points > point, axis=1)).any() for point in points]
     best = points[~np.array(beaten)]
     return np.asarray(best[np.argsort(best[:, 0])])
 
 
 def _columns(count: int) -> int:
-    """Of panels: what is wider than four stands in two rows."""
+    """Number of columns for these panels. More than four panels take two rows."""
     return count if count <= 4 else -(-count // 2)
 
 

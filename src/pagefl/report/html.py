@@ -1,4 +1,4 @@
-"""One or several runs as a page that stands alone: what it needs is in it, and it may fetch nothing."""
+"""An HTML report of one or several runs. The page is self-contained and loads nothing."""
 
 import json
 from base64 import b64encode
@@ -14,7 +14,7 @@ from pagefl.runtime.record import Record
 
 from .progress import best, decimal, duration
 
-FEWEST, MOST, MOST_OF_ALL = 250, 2000, 10_000  # points of a run, and of all runs together
+FEWEST, MOST, MOST_OF_ALL = 250, 2000, 10_000  # points per run, and of all runs together
 MOST_CLIENTS = 100_000  # dots of all runs together
 HERE = Path(__file__).parent
 
@@ -22,7 +22,11 @@ HERE = Path(__file__).parent
 def _line(
     column: str, label: str, hue: int, style: str = "solid", *, band: str | None = None, right: bool = False
 ) -> dict[str, Any]:
-    """`band`: the column to draw around it. `right`: on the second axis. Of several runs each has a colour, a line a dash."""
+    """A line of a chart.
+
+    `band`: column to draw as a band around the line. `right`: use the second axis. With several runs, colours
+    distinguish runs and dashes distinguish lines.
+    """
     return {"column": column, "label": label, "hue": hue, "style": style, "band": band, "right": right}
 
 
@@ -95,16 +99,19 @@ CHARTS = [
 ]
 
 
-Clients = dict[str, list[float]]  # by run, the local accuracy of each of its clients in the last recorded round
+Clients = dict[str, list[float]]  # by run: local accuracy of each client in the last recorded round
 
 
 def write_report(path: Path, title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients | None = None) -> None:
-    """Records may be a stranger's: `numbers` makes numbers of them here, and everything else in the page is escaped."""
+    """Write the page.
+
+    Records may come from someone else. `numbers` takes only numbers from them, and all other text is escaped.
+    """
     page = _page(title, {name: numbers.of_rounds(rounds, name) for name, rounds in runs.items()}, spec_text, clients or {})
     aside = path.with_name(f"{path.name}.aside")
-    aside.unlink(missing_ok=True)  # it may be a link to elsewhere
+    aside.unlink(missing_ok=True)  # it may be a symbolic link
     try:
-        aside.write_text(page, encoding="utf-8", errors="backslashreplace")  # a path need not be Unicode
+        aside.write_text(page, encoding="utf-8", errors="backslashreplace")  # a path may not be Unicode
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -118,7 +125,7 @@ def _page(title: str, runs: dict[str, list[Numbers]], spec_text: str, clients: C
     allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"  # which default-src does not cover
+        "base-uri 'none'; form-action 'none'"  # not covered by default-src
     )
     charts = [chart for chart in CHARTS if any(_drawn(chart, rounds) for rounds in runs.values())]
     most = min(MOST, max(FEWEST, MOST_OF_ALL // max(len(runs), 1)))
@@ -155,12 +162,12 @@ def last_clients(client_rounds: list[Record]) -> list[float]:
 
 
 def _drawn(chart: dict[str, Any], rounds: list[Numbers]) -> bool:
-    """A chart without a number is left out."""
+    """Whether there is anything to draw. Empty charts are left out."""
     return any(record[line["column"]] is not None for line in chart["lines"] for record in rounds)
 
 
 def _columns(rounds: list[Numbers], most: int) -> dict[str, list[float | None]]:
-    """What the charts draw, five digits each; of a long run every so many rounds, and the last."""
+    """The columns that charts draw, with five digits. Long runs are thinned to about `most` rounds."""
     lines = [line for chart in CHARTS for line in chart["lines"]]
     kept = rounds[: -1 : max(1, ceil(len(rounds) / most))] + rounds[-1:]
     names = {"round", *(line["column"] for line in lines), *(line["band"] for line in lines if line["band"])}
@@ -168,7 +175,7 @@ def _columns(rounds: list[Numbers], most: int) -> dict[str, list[float | None]]:
 
 
 def _thinned(values: list[float], most: int) -> list[float | None]:
-    """Of more clients than a page can draw, every so many in the order of their values: quartiles and ends stay."""
+    """At most about `most` clients, evenly spaced by rank, so that quartiles and extremes are kept."""
     if len(values) > most:
         ordered = sorted(values)
         values = ordered[: -1 : ceil(len(values) / most)] + ordered[-1:]

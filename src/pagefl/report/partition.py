@@ -1,4 +1,4 @@
-"""Who owns how much of which class, as a picture."""
+"""A heat map of how much of each class each client owns."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from matplotlib.ticker import MaxNLocator
 
 from pagefl.core.errors import UserError
 
-FEW = 240  # cells that can carry their number
+FEW = 240  # most cells that show their count
 LADDER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def heat_map(counts: npt.NDArray[np.int64], path: Path | str, title: str) -> Path:
-    """counts: [clients, classes]. A colour is a class's share of its client's samples, white is none of it."""
+    """Draw `counts` [clients, classes]. Colours are shares of the client's samples; white is none."""
     path = Path(path)
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"path = {path}: expected a name that ends with .png or .svg")
@@ -27,7 +27,7 @@ def heat_map(counts: npt.NDArray[np.int64], path: Path | str, title: str) -> Pat
     figure = Figure(figsize=(width, height), layout="constrained")
     above, axes = figure.subplots(2, 1, sharex=True, height_ratios=(0.4, height - 0.9))
 
-    above.stairs(sizes, np.arange(clients + 1) - 0.5, fill=True, color="#9aa7b4")  # shares alone would hide the sizes
+    above.stairs(sizes, np.arange(clients + 1) - 0.5, fill=True, color="#9aa7b4")  # shares hide sizes
     above.set_ylim(0, max(1, sizes.max()))
     above.set_yticks([0, sizes.max()])
     above.tick_params(axis="x", bottom=False)
@@ -35,9 +35,9 @@ def heat_map(counts: npt.NDArray[np.int64], path: Path | str, title: str) -> Pat
     above.set_ylabel("samples", rotation=0, ha="right", va="center")
     above.set_title(title, loc="left", size=11)
 
-    norm = PowerNorm(0.5, 0.0, most)  # the root, or the many small shares beside a large one would look alike
+    norm = PowerNorm(0.5, 0.0, most)  # square root: keeps small shares distinguishable
     cells = np.ma.masked_equal(shares, 0.0)
-    # With a thousand clients a cell is a pixel wide: a smoothing interpolation would smear it over its neighbours.
+    # With a thousand clients a cell is one pixel wide. Smoothing would blur it into its neighbours.
     image = axes.imshow(cells, cmap="YlGnBu", norm=norm, aspect="auto", origin="lower", interpolation="nearest")
     axes.set_xlabel("client")
     axes.set_ylabel("class")

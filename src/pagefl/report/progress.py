@@ -1,4 +1,4 @@
-"""How a run is doing, on stderr: a bar on a terminal, a line every few seconds elsewhere, a short table at its end."""
+"""Progress of a run on stderr: a bar on a terminal, otherwise a line every few seconds, and a final table."""
 
 import sys
 from collections import deque
@@ -16,13 +16,17 @@ from pagefl.runtime import numbers
 from pagefl.runtime.numbers import Numbers
 from pagefl.runtime.record import Record
 
-BAR_SECONDS, LINE_SECONDS = 1 / 8, 5.0  # between two looks at the run, on a terminal and elsewhere
+BAR_SECONDS, LINE_SECONDS = 1 / 8, 5.0  # between two updates, on a terminal and elsewhere
 SWEEP_LINE_SECONDS = 30.0
-LOOKS = 40  # the rate is that of the last so many looks: what came before (compiling, other load) is soon forgotten
+LOOKS = 40  # the rate is measured over the last updates only: compiling and other load are soon forgotten
 
 
 class Progress:
-    """No thread of its own: the run forks its workers, and a fork must not catch a thread that holds a lock."""
+    """Shows the progress of one run.
+
+    It has no thread of its own. The run forks its workers, and a fork must not copy a lock that a thread
+    holds.
+    """
 
     def __init__(self, title: str, rounds: int, start: int = 0) -> None:
         self.title, self.rounds, self.start = title, rounds, start
@@ -40,7 +44,7 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.unseen:  # a run that was stopped: its last round is not the last of all
+        if self.unseen:  # the run was stopped before its last round
             self._show(self.unseen, monotonic())
         if self.bar:
             self.bar.stop()
@@ -55,9 +59,9 @@ class Progress:
         self._show(record, now)
 
     def say(self, message: str) -> None:
-        message = printable(message)  # it may quote a node, or a name in a stranger's run directory
+        message = printable(message)  # it may quote a node, or a name from someone else's run directory
         if self.bar:
-            self.console.print(message)  # rich puts it above the bar
+            self.console.print(message)  # rich prints it above the bar
         else:
             print(message, file=sys.stderr, flush=True)
 
@@ -91,7 +95,7 @@ class _Accuracies(RegexHighlighter):
 
 def _bar(console: Console) -> progress.Progress:
     line = progress.TextColumn("{task.description}", markup=False, highlighter=_Accuracies())
-    # stdout stays as it is: it may carry the run's JSON to another program.
+    # stdout is not redirected: it may carry the run's JSON to another program.
     return progress.Progress(
         progress.BarColumn(bar_width=None, complete_style="cyan"),
         line,
@@ -120,7 +124,7 @@ def summary(run_rounds: list[Record], console: Console) -> None:
 
 
 def best(rounds: list[Numbers], metric: str) -> str:
-    """The highest value, and the first round that reached it."""
+    """The highest value and the first round that reached it."""
     known = [(value, record["round"]) for record in rounds if (value := record[metric]) is not None]
     value, round = max(known, key=lambda found: found[0], default=(None, None))
     return "–" if value is None else f"{decimal(value)} in round {round}"
@@ -140,7 +144,7 @@ def duration(seconds: float) -> str:
 
 
 class SweepProgress:
-    """Of many runs: a bar over all rounds on a terminal, a line now and then elsewhere."""
+    """Shows the progress of a sweep: a bar over all rounds on a terminal, otherwise a line now and then."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)

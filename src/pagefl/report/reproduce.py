@@ -1,4 +1,4 @@
-"""A table or figure of the paper by one command: run what is missing, then write it down with the published numbers beside."""
+"""Reproduces a table or figure of the paper: runs what is missing, then writes it with published numbers."""
 
 import json
 import platform
@@ -22,7 +22,7 @@ from . import figures, html, tables
 
 
 def available(experiment: Experiment, say: Say) -> Experiment:
-    """Without the blocks whose data are not there, which is said."""
+    """The experiment without the blocks whose data are missing. `say` is told about each of them."""
     blocks = []
     for block in experiment.blocks:
         try:
@@ -37,7 +37,7 @@ def available(experiment: Experiment, say: Say) -> Experiment:
 
 
 def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple[list[tables.Table], list[Path]]:
-    """Tables and files, from whatever has finished; what has not is a dash."""
+    """Write tables and files of all finished runs. Missing values are dashes."""
     found = sweep.finished(experiment.specs, runs)
     folder.mkdir(parents=True, exist_ok=True)
     made = [table for block in experiment.blocks for table in tables.of_block(block, found)]

@@ -1,4 +1,4 @@
-"""Tables of many runs, with the published numbers beside ours: for the terminal, as Markdown, LaTeX and CSV."""
+"""Tables of many runs, with the published numbers: for the terminal, as Markdown, LaTeX and CSV."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from pagefl.experiments.paper import METHODS, Block, Published, Shows
 from pagefl.experiments.statistics import ENOUGH, SIDES
 from pagefl.experiments.sweep import Found
 
-ACCURACY = {  # the metric of statistics.summary, and what a reader calls it
+ACCURACY = {  # metric of statistics.summary, and its label
     "global_last": "global, last",
     "global_best": "global, best",
     "local_last": "local, last",
@@ -29,7 +29,7 @@ CLIENTS = {
     "local_worst10": "worst tenth",
 }
 DASH = "–"
-Row = Mapping[str, Any]  # of statistics.summary
+Row = Mapping[str, Any]  # a row of statistics.summary
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Table:
 
 
 def of_summary(summary: pd.DataFrame) -> list[Table]:
-    """Everything that is known of each data setting; differences where there are two methods to compare."""
+    """All tables of each data setting. Differences need two methods to compare."""
     made = []
     for data, own in summary.groupby("data", sort=False):
         made += [table(str(data), own) for shows, table in TABLES.items() if shows != "differences" or len(own) > 1]
@@ -75,7 +75,7 @@ def of_summary(summary: pd.DataFrame) -> list[Table]:
 
 
 def of_block(block: Block, found: Sequence[Found]) -> list[Table]:
-    """What is there of a block's runs, with the paper's numbers beside it."""
+    """Tables of a block's finished runs, with the paper's numbers."""
     frames = []
     for name, specs in block.rows.items():
         if runs := sweep.of(specs, found):
@@ -94,7 +94,7 @@ def of_block(block: Block, found: Sequence[Found]) -> list[Table]:
 
 
 def accuracy(title: str, summary: pd.DataFrame) -> Table:
-    """In per cent, mean and spread over seeds."""
+    """Accuracy in per cent: mean and standard deviation over seeds."""
     unfinished = "unfinished" in summary and bool(summary["unfinished"].any())
     rows = []
     for row in _rows(summary):
@@ -109,7 +109,7 @@ def clients(title: str, summary: pd.DataFrame) -> Table:
 
 
 def convergence(title: str, summary: pd.DataFrame) -> Table:
-    """Mean over the seeds that converged, how many did, and the accuracy they had reached by then."""
+    """Convergence: the mean round over converged seeds, how many converged, and the accuracy they reached."""
     columns = [f"{side}: {what}" for side in SIDES for what in ("round", "seeds converged", "accuracy then")]
     rows = []
     for row in _rows(summary):
@@ -123,7 +123,7 @@ def convergence(title: str, summary: pd.DataFrame) -> Table:
 
 
 def differences(title: str, summary: pd.DataFrame) -> Table:
-    """Each method against the best of the others, seed by seed, in points."""
+    """Each method against the best of the others, paired by seed, in percentage points."""
     rows = [[row["method"], *(_versus(row, side) for side in SIDES)] for row in _rows(summary)]
     return Table(f"{title}: against the best other method, points and 95 % interval", ["", "global, last", "local, last"], rows)
 
@@ -177,7 +177,7 @@ def _with_published(table: Table, shows: Shows, published: Mapping[str, Publishe
 
 
 def _printable(cell: str) -> str:
-    """Names come from spec files, which may be somebody else's: no line breaks, no control characters of a terminal."""
+    """The cell without line breaks and control characters. Names may come from someone else's spec file."""
     return "".join(character if character.isprintable() else "�" for character in cell)
 
 

@@ -1,4 +1,4 @@
-"""A run's records in the trackers that people already use. Each is an extra, and an observer like any other:
+"""Writes a run's records to experiment trackers. Each tracker needs an extra and is passed as an observer:
 
 pagefl.run(..., observe=TensorBoard("runs/page/tensorboard").observe)
 """
@@ -19,7 +19,7 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in a folder: `tensorboard --logdir runs` shows all runs below it."""
+    """Writes event files to a folder. `tensorboard --logdir runs` shows all runs below it."""
 
     def __init__(self, folder: Path | str, spec_text: str = "") -> None:
         _needs("tensorboard", "tensorboard")
@@ -27,10 +27,12 @@ class TensorBoard:
         self.writer: Any = None
 
     def observe(self, record: Record) -> None:
-        if self.writer is None:  # not before: the writer has a thread, and a run forks its workers before its first round
+        # Created in the first round: the writer has a thread, and a run forks its workers before that.
+        if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(self.folder), purge_step=record["round"])  # a resumed run says some rounds again
+            # A resumed run repeats some rounds.
+            self.writer = SummaryWriter(str(self.folder), purge_step=record["round"])
             self.writer.add_text("spec", f"```toml\n{self.spec_text}\n```")
         for name, value in numbers(record).items():
             self.writer.add_scalar(name.replace(".", "/"), value, record["round"])
@@ -41,7 +43,7 @@ class TensorBoard:
 
 
 class MlFlow:
-    """A run of the experiment `pagefl` on MLFLOW_TRACKING_URI, or in a folder beside the run where that is not set."""
+    """Writes to the experiment `pagefl` at MLFLOW_TRACKING_URI. If unset: to files beside the run."""
 
     def __init__(self, folder: Path | str, spec_text: str = "", name: str | None = None) -> None:
         _needs("mlflow", "mlflow")
@@ -70,14 +72,14 @@ TRACKERS: dict[str, Callable[..., Tracker]] = {"tensorboard": TensorBoard, "mlfl
 
 
 def tracker(name: str, directory: Path, spec_text: str) -> Tracker:
-    """By its name, writing beside the run."""
+    """The tracker of this name. It writes beside the run."""
     if name not in TRACKERS:
         raise UserError(f"--track {name}: expected {' or '.join(TRACKERS)}")
     return TRACKERS[name](directory / name, spec_text)
 
 
 def numbers(record: Record, prefix: str = "") -> dict[str, float]:
-    """Every number of a record, tables as `agents.server_critic`; the round is what they are drawn over."""
+    """All numbers of a record except the round. Tables are flattened, such as `agents.server_critic`."""
     found: dict[str, float] = {}
     for name, value in record.items():
         if isinstance(value, dict):

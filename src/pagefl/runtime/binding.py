@@ -1,4 +1,4 @@
-"""What a checkpoint is bound to: the settings and the data that it was made with. Going on with others is refused."""
+"""Binds checkpoints to the settings and data they were made with. Continuing with others is refused."""
 
 import json
 from collections.abc import Mapping
@@ -13,17 +13,20 @@ from pagefl.core.examples import Examples
 from .checkpoint import digest
 from .settings import NO_MATTER, Settings
 
-MAY_CHANGE = {*NO_MATTER, "rounds", "stages_every"}  # from one start of a run to the next
-NAMED = 3  # settings in a sentence
+MAY_CHANGE = {*NO_MATTER, "rounds", "stages_every"}  # between one start of a run and the next
+NAMED = 3  # settings named in an error
 
 
 def facts_of(settings: Settings, data: Mapping[str, Examples], module: nn.Module) -> dict[str, Any]:
-    """For a checkpoint's facts."""
+    """What a checkpoint records of settings and data."""
     return {"spec": _plain(settings.model_dump()), "data": _fingerprints(data, module)}
 
 
 def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path) -> None:
-    """`now`: what `facts_of` says today. Checkpoints of version 0.1.0 are bound to nothing."""
+    """Raise if settings or data differ from the checkpoint's. `now`: the current `facts_of`.
+
+    Checkpoints of version 0.1.0 record neither.
+    """
     check_settings(now["spec"], facts, spec)
     made = facts.get("data", now["data"])
     if changed := [name for name in {**made, **now["data"]} if made.get(name) != now["data"].get(name)]:
@@ -34,7 +37,10 @@ def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path) -> None:
 
 
 def check_settings(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path) -> None:
-    """`now`: a complete spec. Settings that are younger than the checkpoint are not its business."""
+    """Raise if settings differ from the checkpoint's. `now`: a complete spec.
+
+    Settings that did not exist when the checkpoint was made are not compared.
+    """
     made, found = _flat(facts.get("spec", {})), _flat(_plain(now))
     if missing := [name for name in made if name not in found and _table(name) not in NO_MATTER]:
         raise UserError(f"{spec}: {_some(missing)} is missing, so it is not the complete spec of this run; restore the file")
@@ -44,23 +50,23 @@ def check_settings(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path)
 
 
 def _fingerprints(data: Mapping[str, Examples], module: nn.Module) -> dict[str, str]:
-    """By role; and of the module what is not trained, as the rest is in the checkpoint itself."""
+    """A hash for each role, and one for the module's fixed weights. The checkpoint holds the trained ones."""
     distinct = {
         id(own.x): (role, own) for role, own in reversed(list(data.items()))
-    }  # without a hold-out, two roles have the same
+    }  # without a hold-out, two roles share their data
     found = {role: digest({"x": own.x.cpu(), "y": own.y.cpu(), "starts": own.starts.cpu()}) for role, own in distinct.values()}
     fixed = {name: value for name, value in module.state_dict(keep_vars=True).items() if not value.requires_grad}
     return {**found, "the model's fixed weights": digest({name: value.detach().cpu() for name, value in fixed.items()})}
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back, so that a tuple is a list."""
+    """The settings as JSON returns them: tuples become lists."""
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return plain
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`algorithm.mu` is an entry of the table `algorithm`."""
+    """Flatten tables: entry `mu` of table `algorithm` becomes `algorithm.mu`."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         flat |= {f"{name}.{own}": entry for own, entry in value.items()} if isinstance(value, dict) else {name: value}

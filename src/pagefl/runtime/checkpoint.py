@@ -1,4 +1,4 @@
-"""A checkpoint: one file of tensors and facts, without pickle, that is whole or is not believed."""
+"""Checkpoints: one file of tensors and facts, without pickle. Checksums detect damage."""
 
 import json
 import os
@@ -18,22 +18,22 @@ NAME, PREVIOUS = "checkpoint", "checkpoint.previous"
 
 
 class Damaged(UserError):
-    """A file that is not what was written."""
+    """The file is missing or is not what was written."""
 
 
 def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Written aside and renamed; the one before is kept. At every instant a whole one is there."""
+    """Write a checkpoint and keep the previous one. A complete checkpoint exists at every moment."""
     aside, current, previous = (directory / name for name in (f"{NAME}.aside", NAME, PREVIOUS))
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     places = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in tensors.items() if tensor.numel()}
     first = {place: name for name, place in reversed(places.items())}
-    same = {name: first[place] for name, place in places.items() if first[place] != name}  # one tensor under two names
+    same = {name: first[place] for name, place in places.items() if first[place] != name}  # repeated tensors
     tensors = {name: tensor for name, tensor in tensors.items() if name not in same}
     text = json.dumps({"facts": facts, "same": same})
     own = {"facts": text, "facts_digest": digest({}, text), "digest": digest(tensors, text)}
     try:
         save_file(tensors, aside, metadata=own)
-    except SafetensorError as error:  # its own word for a full disk
+    except SafetensorError as error:  # also raised for a full disk
         aside.unlink(missing_ok=True)
         raise UserError(f"{current}: it cannot be written ({error}); nothing already written is lost") from error
     with aside.open("rb") as file:
@@ -56,9 +56,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The facts alone, which have a checksum of their own: quick, however large the tensors are."""
+    """Read only the facts, which have their own checksum. This is fast even if the tensors are large."""
     _, metadata = _open(path, with_tensors=False)
-    if "facts_digest" not in metadata:  # version 0.1.0 has one checksum for all
+    if "facts_digest" not in metadata:  # version 0.1.0 has one checksum for everything
         return read(path)[1]
     text = metadata.get("facts", "")
     if metadata["facts_digest"] != digest({}, text):

@@ -1,4 +1,4 @@
-"""Demand: the ratio by which the two sides' rewards count, as the spec schedules it and as `pagefl bias` changes it."""
+"""The demand ratio: whose rewards count more. The spec schedules it, and `pagefl bias` changes it."""
 
 import json
 import operator
@@ -12,7 +12,7 @@ from . import vouched
 from .directory import write_whole
 
 REQUEST, TAKEN = "bias.request", "bias.jsonl"
-MOST = 100  # characters of a ratio
+MOST = 100  # characters of a demand ratio
 
 
 class Demand:
@@ -20,26 +20,26 @@ class Demand:
         self, schedule: list[tuple[int, DemandRatio]], directory: Path | None, say: Callable[[str], None] = lambda message: None
     ) -> None:
         self.shifts, self.directory, self.say = list(schedule), directory, say
-        self.taken = b""  # the file's whole lines
+        self.taken = b""  # the complete lines of the file
         if directory is not None and (directory / TAKEN).is_file():
             content = (directory / TAKEN).read_bytes()
             self.taken = content[: content.rfind(b"\n") + 1]
             self.shifts += [_shift(directory / TAKEN, number, line) for number, line in enumerate(self.taken.splitlines(), 1)]
 
     def at(self, round: int) -> DemandRatio:
-        """A request is written down before it is played, so that a resume plays it in the same round."""
+        """The demand ratio of a round. A request is recorded before it is used, so a resume repeats it."""
         self._take_request(round)
         return self.known(round)
 
     def known(self, round: int) -> DemandRatio:
         current = DemandRatio()
-        for start, bias in self.shifts:  # later lines go before earlier ones that begin in the same round or before
+        for start, bias in self.shifts:  # later lines override earlier ones
             if start <= round:
                 current = bias
         return current
 
     def vouched(self) -> dict[str, vouched.Claim]:
-        """What a checkpoint may vouch for."""
+        """Size and checksum of the recorded requests, for a checkpoint."""
         return {TAKEN: vouched.claim_of(self.taken)} if self.taken else {}
 
     def _take_request(self, round: int) -> None:
@@ -60,7 +60,7 @@ class Demand:
 
 
 def tip(directory: Path, ratio: str) -> DemandRatio:
-    """Ask a running run for another balance from its next round on."""
+    """Ask a running run for another demand ratio, from its next round on."""
     try:
         bias = DemandRatio.parse(ratio)
     except ValueError as error:

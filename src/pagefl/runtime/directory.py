@@ -1,10 +1,10 @@
-"""A run directory: one run's alone, locked while it is written."""
+"""A run directory. It belongs to one run and is locked while it is written."""
 
 import fcntl
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,20 +15,20 @@ from pagefl.core.errors import UserError
 
 from . import checkpoint, record, vouched
 from .own_files import check_own_files
+from .workers import Say
 
 SPEC, STAGES, LOCK, OLD = "spec.toml", "stages", ".lock", "old-"
-Say = Callable[[str], None]
 
 
 def stages_of(path: Path) -> list[Path]:
-    """Checkpoints from which the game can be replayed: the stages that were kept, and the last."""
+    """Checkpoints from which the game can be replayed: the kept stages, and the last checkpoint."""
     kept = sorted((path / STAGES).glob("*/" + checkpoint.NAME))
     last = path / checkpoint.NAME
     return [*kept, *([last] if last.exists() else [])]
 
 
 def last_facts(path: Path) -> dict[str, Any] | None:
-    """Of the newest checkpoint whose facts can be read."""
+    """The facts of the newest readable checkpoint; None if there is none."""
     for name in (checkpoint.NAME, checkpoint.PREVIOUS):
         with suppress(checkpoint.Damaged):
             return checkpoint.read_facts(path / name)
@@ -36,7 +36,7 @@ def last_facts(path: Path) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole, or not at all."""
+    """Write the whole file, or nothing."""
     aside = path.with_name(f"{path.name}.aside")
     with aside.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -46,29 +46,31 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class InUse(UserError):
-    """Another process is running it."""
+    """Another process uses the directory."""
 
 
 class Found(NamedTuple):
-    """What a run goes on from."""
+    """The checkpoint that a run continues from."""
 
-    name: str  # of the checkpoint's file
+    name: str  # file name of the checkpoint
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
-    held: dict[str, bytes]  # of each file, what the checkpoint vouches for
+    held: dict[str, bytes]  # the part of each file that the checkpoint covers
 
 
 class RunDirectory:
     def __init__(self, path: Path, spec_text: str = "", *, fresh: bool = False, restart: bool = False) -> None:
-        """`fresh`: for a new run, so it must be empty. `restart`: what is there is put aside. Nothing is written before
-        `open`."""
+        """`fresh`: for a new run; the directory must be empty. `restart`: move existing files aside.
+
+        Nothing is written before `open`.
+        """
         self.path, self.spec_text, self.fresh, self.restart = path, spec_text, fresh, restart
         if fresh:
             self._check_free()
 
     @contextmanager
     def open(self, say: Say) -> Iterator[None]:
-        """Lock it for this process."""
+        """Lock the directory and prepare it for this run."""
         with self.alone():
             if self.fresh:
                 self._check_free()
@@ -78,11 +80,11 @@ class RunDirectory:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Locked for this process."""
+        """Lock the directory for this process."""
         check_own_files(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("w") as held:
-            # lockf, not flock: a lock of this process alone, which its workers do not inherit and a kill releases.
+            # lockf, not flock: workers do not inherit this lock, and it is released if the process is killed.
             try:
                 fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -90,9 +92,9 @@ class RunDirectory:
             yield
 
     def last(self, say: Say) -> Found | None:
-        """The newest whole checkpoint, if all that it vouches for is there; None for a run that has not begun.
+        """The newest complete checkpoint; None if the run has not begun.
 
-        Where something is damaged, and going on would lose it, this refuses, and every byte stays.
+        If something is damaged that continuing would lose, this raises and changes nothing.
         """
         if not record.has_begun(self.path):
             return None
@@ -107,7 +109,7 @@ class RunDirectory:
         return found
 
     def go_on(self, found: Found | None, rounds: int) -> None:
-        """All is right: a damaged checkpoint makes room, and the spec is written where it is new or its rounds are."""
+        """Prepare to continue: move a damaged checkpoint aside, and write a new or changed spec."""
         current = self.path / checkpoint.NAME
         if found and found.name != checkpoint.NAME and current.exists():
             current.replace(self.path / f"{checkpoint.NAME}.damaged")
@@ -115,7 +117,7 @@ class RunDirectory:
             write_whole(self.path / SPEC, self.spec_text)
 
     def spec(self) -> dict[str, Any]:
-        """As it is on disk."""
+        """The spec on disk; empty if there is none."""
         path = self.path / SPEC
         try:
             return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -135,7 +137,7 @@ class RunDirectory:
         return checkpoint.PREVIOUS, found
 
     def _put_aside(self, say: Say) -> None:
-        """Into a folder of its own, with a copy of the spec, so that it can still be looked at."""
+        """Move everything to a folder in the directory, with a copy of the spec, for inspection."""
         left = [entry for entry in self.path.iterdir() if entry.name not in (SPEC, LOCK) and not entry.name.startswith(OLD)]
         if not left:
             return

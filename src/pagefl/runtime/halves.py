@@ -1,6 +1,5 @@
-"""The halves of a federation, made of a task, an algorithm and settings: both for a simulation, one for a node or a server."""
+"""Builds the halves of a federation: both for a simulation, one for a node or a server."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -23,13 +22,13 @@ from pagefl.game.terms import Terms
 from . import paths
 from .settings import Settings
 from .task import Task
+from .workers import Say as Say
 
 ROWS_AT_WORK = 6  # at least: two rows, their gradients, the module and a copy of it
-Say = Callable[[str], None]
 
 
 class Start(NamedTuple):
-    """What both halves begin with."""
+    """What both halves start with."""
 
     model: Model
     row: Tensor  # the shared model before the first round
@@ -39,7 +38,7 @@ class Start(NamedTuple):
 
 
 def start(task: Task, algorithm: Algorithm, settings: Settings, examples: Examples, say: Say = lambda line: None) -> Start:
-    """`examples`: some that this process holds. They tell how the model is best trained."""
+    """`examples`: some that this process holds. They are used to find the fastest way to train the model."""
     module = task.fresh_module(settings.seed)
     width = sum(parameter.nbytes for parameter in module.parameters())
     needs(ROWS_AT_WORK * width, "the weights, gradients and copies of one model", "use a smaller model")
@@ -54,7 +53,7 @@ def start(task: Task, algorithm: Algorithm, settings: Settings, examples: Exampl
 
 
 def client_half(begin: Start, data: ClientData, *, first: int = 0, allocate: Allocate = torch.zeros) -> ClientHalf:
-    """`first`: the number of the block's first client."""
+    """`first`: number of the block's first client."""
     chunk = begin.settings.chunk or None
     return ClientHalf(
         begin.model, begin.algorithm, data, begin.training, row=begin.row, chunk=chunk, first=first, allocate=allocate

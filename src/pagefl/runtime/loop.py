@@ -1,4 +1,4 @@
-"""The loop: one game, round after round, with records and checkpoints."""
+"""The main loop: plays round after round, and writes records and checkpoints."""
 
 import signal
 import threading
@@ -39,7 +39,7 @@ def play(
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
-    """Run to the last round; where the directory holds a checkpoint, from there."""
+    """Run to the last round, from the checkpoint in the directory if there is one."""
     with one_numeric_mode(), memory_errors_named():
         simulation = simulate(task, algorithm, settings, say, directory.path if directory else None)
         game = Game(*simulation.game(players or Players()))
@@ -58,9 +58,9 @@ def loop(
     *,
     simulation: Simulation | None = None,
 ) -> Run:
-    """Play to the last round; where the directory holds a checkpoint, from there. `data`: what this process holds, by role.
+    """Play to the last round, from the checkpoint in the directory if there is one.
 
-    In a simulation, a Ctrl-C lets the round under way come to its end.
+    `data`: the examples of this process, by role. In a simulation, a Ctrl-C lets the current round finish.
     """
     path = directory.path if directory else None
     models = None if simulation is None else simulation.models
@@ -91,7 +91,7 @@ def loop(
 
 
 def _last(directory: RunDirectory, bound: dict[str, Any], settings: Settings, say: Say) -> Found | None:
-    """What a run goes on from, if it belongs to these settings and data."""
+    """The checkpoint to continue from, if there is one. It must belong to these settings and data."""
     found = directory.last(say)
     if found:
         binding.check(bound, found.facts, directory.path / SPEC)
@@ -101,23 +101,24 @@ def _last(directory: RunDirectory, bound: dict[str, Any], settings: Settings, sa
 
 
 class Journal:
-    """Writes a run down: a record for every round, and checkpoints from which it can go on."""
+    """Writes a record for every round, and checkpoints to continue from."""
 
     def __init__(self, rounds: Rounds, directory: RunDirectory | None, bound: dict[str, Any], found: Found | None) -> None:
-        """`bound`: the settings and data that checkpoints belong to. `found`: what the run goes on from."""
+        """`bound`: settings and data that checkpoints belong to. `found`: checkpoint to continue from."""
         self.rounds, self.settings, self.directory, self.bound = rounds, rounds.settings, directory, bound
         if found:
             rounds.restore(found.tensors, found.facts)
         if directory:
             directory.go_on(found, self.settings.rounds)
         self.records = record.Records(directory.path if directory else None, found.held if found else None)
-        self.whole = found is not None and found.facts.get("over") == rounds.over  # the checkpoint says all there is to say
+        # The checkpoint is up to date.
+        self.whole = found is not None and found.facts.get("over") == rounds.over
         self.saved, self.saved_round = monotonic(), rounds.round
 
     def play(self, observe: Observe, stop: "Stop") -> None:
         rounds, every = self.rounds, self.settings.clients_every
         try:
-            if not self.whole:  # before any record that it does not vouch for
+            if not self.whole:  # a checkpoint must exist before any new record
                 self.save()
             while not rounds.over and not stop.asked:
                 entry, clients = rounds.play()
@@ -142,7 +143,7 @@ class Journal:
         self.saved, self.saved_round = monotonic(), self.rounds.round
 
     def keep_stage(self) -> None:
-        """A checkpoint for `pagefl verify`, where the settings ask for it."""
+        """Keep a checkpoint for `pagefl verify`, if the settings ask for it."""
         round, every = self.rounds.round, self.settings.stages_every
         if self.directory and every and round % every == 0 and not self.rounds.over:
             stage = self.directory.path / STAGES / f"{round:06}"
@@ -152,14 +153,14 @@ class Journal:
 
 @dataclass
 class Stop:
-    """Whether a run has been asked to end after its round."""
+    """Whether a run was asked to stop after its round."""
 
     asked: signal.Signals | None = None
 
 
 @contextmanager
 def _polite_stop() -> Iterator[Stop]:
-    """The first Ctrl-C (or TERM) ends the run after its round, with a checkpoint; the second ends it at once."""
+    """The first Ctrl-C (or SIGTERM) stops the run after its round, with a checkpoint; the second at once."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,4 +1,4 @@
-"""Records as numbers. A run directory may come from a stranger, and its records may hold any JSON value."""
+"""Reads records as plausible numbers. Records of someone else's run may hold any JSON value."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from pagefl.core.errors import UserError
 
 Numbers = dict[str, float | None]
 
-MOST = 10**9  # of what is counted, and seconds
-LARGEST, SMALLEST = 3.4e38, 1e-30  # of a loss in float32; beyond them a chart's axis hangs the browser
+MOST = 10**9  # largest count, and most seconds
+LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's axis freezes the browser
 COUNTS = ("round", "participants")
 ACCURACIES = ("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10")
 FREE = (  # `agents.clients_critic` is an entry of the table `agents`
@@ -22,7 +22,10 @@ RANGES = {
 
 
 def of_rounds(records: Sequence[object], run: str) -> list[Numbers]:
-    """What reports show of each record: plausible numbers, or None. Without a round number it is no record."""
+    """The numbers that reports show of each record: plausible ones, or None.
+
+    Raises if a record has no round number.
+    """
     found = []
     for line, record in enumerate(records, 1):
         numbers = {column: _column(record, column) for column in RANGES}
@@ -33,7 +36,7 @@ def of_rounds(records: Sequence[object], run: str) -> list[Numbers]:
 
 
 def of_clients(record: object) -> list[float]:
-    """The clients' local accuracies, those that are plausible numbers."""
+    """The clients' local accuracies, without implausible values."""
     values = _entry(record, "local_accuracy")
     known = (_number(value, *RANGES["local_accuracy"]) for value in values) if isinstance(values, list) else ()
     return [value for value in known if value is not None]
@@ -48,7 +51,7 @@ def _column(record: object, column: str) -> float | None:
 
 
 def _number(value: object, low: float, high: float) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:  # as NaN is not
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:  # or NaN
         return None
     return float(value) if abs(value) >= SMALLEST else 0.0
 

@@ -1,4 +1,4 @@
-"""A run directory holds its own files. One that a stranger sent may hold links, through which others would be written."""
+"""Checks the files of a run directory. One from someone else may contain links to other files."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from pagefl.core.errors import UserError
 
 
 def check_own_files(directory: Path) -> None:
-    """Before anything in it is opened: no symbolic links, pipes or devices where a run keeps its files."""
+    """Raise if one of a run's files is a symbolic link, pipe or device. Call this before opening any."""
     for folder in (directory, directory / "stages", *directory.glob("stages/*/")):
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else ():
             if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):

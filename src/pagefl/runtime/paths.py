@@ -1,4 +1,4 @@
-"""How a module is trained: fused, stacked or row by row, chosen by measuring once on this machine."""
+"""Chooses how a module is trained: fused, stacked or row by row. Measured once on each machine."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PATHS: dict[str, type[Model]] = {kind.path: kind for kind in (LinearModel, Stack
 
 
 def check_device(device: str) -> None:
-    """Whether a number can be put there and read again; torch has many ways to say no."""
+    """Raise unless torch can write a number to the device and read it again."""
     wanted = "expected cpu, or a device that torch can use here"
     try:
         if torch.device(device).type == "cpu" and device != "cpu":
@@ -49,7 +49,7 @@ def build(module: nn.Module, x: Tensor, path: str, device: str) -> Model:
 
 
 def _measured(module: nn.Module, x: Tensor, device: str) -> str:
-    """The answer is kept, so that a close race does not change a run's last bits from one day to the next."""
+    """The faster path. It is stored, so that a close result does not change a run's last bits later."""
     facts = (str(module), list(x.shape), str(x.dtype), device, torch.__version__, torch.get_num_threads())
     name = sha256(repr(facts).encode()).hexdigest()[:16]
     store = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pagefl" / "paths.json"
@@ -66,7 +66,7 @@ def _measured(module: nn.Module, x: Tensor, device: str) -> str:
         aside.write_text(json.dumps({**known, name: answer}))
         aside.replace(store)
     except OSError:
-        pass  # a home that cannot be written to only means measuring again
+        pass  # then it is measured again in the next run
     return answer
 
 
@@ -81,7 +81,7 @@ def _race(module: nn.Module, x: Tensor, device: str) -> str:
         stacked.gradient(stack, batch)
         stacked.logits(stack, batch.x)
     except RuntimeError:
-        return "rows"  # vmap has no rule for something in this module
+        return "rows"  # vmap does not support something in this module
     rows.gradient(stack, batch)
     times = [
         (_seconds(lambda: stacked.gradient(stack, batch)), _seconds(lambda: rows.gradient(stack, batch))) for _ in range(3)

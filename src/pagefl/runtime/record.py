@@ -1,4 +1,4 @@
-"""What a run tells: a line per round, a line per round of every client's numbers, in memory and on disk."""
+"""Records of a run, in memory and on disk: one line per round, and one line with all clients' numbers."""
 
 import json
 import math
@@ -20,10 +20,10 @@ ROUNDS, CLIENTS = FILES = "rounds.jsonl", "clients.jsonl"
 
 
 class Records:
-    """Appends to the run directory, where there is one."""
+    """Appends records to the run directory, if there is one."""
 
     def __init__(self, directory: Path | None, held: Mapping[str, bytes] | None = None) -> None:
-        """`held`: what a checkpoint vouches for; the rest of the files is cut off, and written again to the same bits."""
+        """`held`: what a checkpoint covers of the files. The rest is cut off, and written again later."""
         before = {name: (held or {}).get(name, b"") for name in FILES}
         self.rounds, self.clients = (parsed(Path(name), content) for name, content in before.items())
         self.files: dict[str, BufferedWriter] = {}
@@ -48,7 +48,7 @@ class Records:
                 self.digests[name].update(line)
 
     def sync(self) -> dict[str, vouched.Claim]:
-        """To the disk itself; what a checkpoint may now vouch for."""
+        """Flush to the disk. Returns size and checksum of each file, for a checkpoint."""
         for file in self.files.values():
             os.fsync(file.fileno())
         return {name: {"size": file.tell(), "sha256": self.digests[name].hexdigest()} for name, file in self.files.items()}
@@ -59,7 +59,7 @@ class Records:
 
 
 def read(directory: Path) -> tuple[list[Record], list[Record]]:
-    """A run's records, as far as its last checkpoint vouches for them; the run may be writing more at this moment."""
+    """A run's records up to its last checkpoint. The run may be writing more at this moment."""
     return vouched_by(newest_facts(directory), directory)
 
 
@@ -70,7 +70,7 @@ def vouched_by(facts: Mapping[str, Any] | None, directory: Path) -> tuple[list[R
 
 
 def newest_facts(directory: Path) -> dict[str, Any] | None:
-    """Of the last checkpoint; None where a run has not begun."""
+    """The facts of the last checkpoint; None if the run has not begun."""
     if not has_begun(directory):
         return None
     try:
@@ -80,7 +80,10 @@ def newest_facts(directory: Path) -> dict[str, Any] | None:
 
 
 def has_begun(directory: Path) -> bool:
-    """A run writes a checkpoint before its first record, so records alone are the rest of a run."""
+    """Whether a run has begun here.
+
+    A run writes a checkpoint before its first record. Records without a checkpoint are the rest of a run.
+    """
     if any((directory / name).exists() for name in (checkpoint.NAME, checkpoint.PREVIOUS)):
         return True
     return any(path.exists() and not (path.is_file() and not path.stat().st_size) for path in map(directory.joinpath, FILES))
@@ -100,7 +103,7 @@ def parsed(path: Path, content: bytes) -> list[Record]:
 
 
 def finite(value: float) -> float | None:
-    """JSON knows no NaN: what is not a number is null."""
+    """The value, or None if it is not finite: JSON has no NaN."""
     value = float(value)
     return value if math.isfinite(value) else None
 
@@ -110,6 +113,6 @@ def history(rounds: list[Record]) -> pd.DataFrame:
 
 
 def by_client(clients: list[Record]) -> pd.DataFrame:
-    """A row per round and client."""
+    """One row per round and client."""
     parts = [pd.DataFrame({"client": range(len(entry["local_accuracy"])), **entry}) for entry in clients]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["client", "round"])

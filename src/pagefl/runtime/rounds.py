@@ -1,4 +1,4 @@
-"""Plays rounds and tells of them; holds all that a resume needs."""
+"""Plays rounds, makes their records, and holds everything that a resume needs."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagefl.core.arrays import Floats, Integers
 from pagefl.core.errors import UserError
-from pagefl.game.equilibrium import Rest, Watch
+from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.follower import Round
 from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.messages import SIZE
@@ -23,14 +23,14 @@ Models = Callable[[], tuple[Tensor, Tensor]]  # the shared model and the persona
 
 class Rounds:
     def __init__(self, game: Game, settings: Settings, demand: Demand, models: Models | None = None) -> None:
-        """`models`: what a run that stops at an equilibrium watches."""
+        """`models`: the models to watch if the run stops at an equilibrium."""
         self.game, self.settings, self.demand, self.models = game, settings, demand, models
         self.round = 0
         self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
         game.meet()
-        rest = Rest(settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs)
-        self.watch = Watch(rest) if settings.stop == "equilibrium" and models else None
+        tolerances = Tolerances(settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs)
+        self.watch = Watch(tolerances) if settings.stop == "equilibrium" and models else None
         self._remember_models()
 
     @property
@@ -48,7 +48,7 @@ class Rounds:
         discount, earned = self.settings.gamma**self.round, self._clients_reward(played)
         self.payoffs["server"] += discount * played.reward
         self.payoffs["clients"] += discount * earned
-        if self.watch and self.models and self.watch.at_rest(*self.models(), played.reward, earned):
+        if self.watch and self.models and self.watch.converged(*self.models(), played.reward, earned):
             self.equilibrium = self.round
         return self._entry(played, perf_counter() - started), self._clients(played)
 
@@ -79,7 +79,7 @@ class Rounds:
 
     def _entry(self, played: Round, seconds: float) -> Record:
         told, asked = played.answer.told, played.orders.clients
-        met = ~np.isnan(self.game.follower.known[SIZE])  # in a deployment, some may not have come yet
+        met = ~np.isnan(self.game.follower.known[SIZE])  # some clients of a deployment may be missing
         known = {name: values[met] for name, values in self.game.follower.known.items()}
         local = known["test_accuracy"]
         worst = np.sort(local)[: max(1, len(local) // 10)]
@@ -140,13 +140,13 @@ class Rounds:
         }
 
     def _of_all(self, clients: Integers, values: Floats) -> Floats:
-        """A value for every client; NaN for those it does not concern."""
+        """A value for every client; NaN for clients that are not listed."""
         column = np.full(self.game.follower.half.clients, np.nan)
         column[clients] = values
         return column
 
 
 def _mean(values: Floats) -> float:
-    """Of what was told."""
+    """The mean without NaN; NaN if nothing is left."""
     told = values[~np.isnan(values)]
     return float(told.mean()) if len(told) else float("nan")

@@ -1,4 +1,4 @@
-"""Run: a run, finished or under way, as its user sees it."""
+"""Run: the records and models of a run, finished or not."""
 
 import signal
 from collections.abc import Callable
@@ -20,18 +20,18 @@ Observe = Callable[[record.Record], None]
 
 @dataclass
 class Run:
-    """A run, finished or under way, as its user sees it."""
+    """The records and models of a run, finished or not."""
 
     rounds: list[record.Record]
     client_rounds: list[record.Record]
     state: dict[str, Tensor]
     make_module: Callable[[], nn.Module]
     directory: Path | None = None
-    over: bool = True  # it has come to its end, and was not stopped before
-    settings: Settings | None = None  # what it was run with, if it was run here
+    over: bool = True  # it has ended, and was not stopped before
+    settings: Settings | None = None  # its settings, if it was run here
     name: str = ""  # such as "fedavg on synthetic"
-    planned: int | None = None  # rounds
-    stopped_by: signal.Signals | None = None  # a Ctrl-C, or a TERM
+    planned: int | None = None  # number of rounds
+    stopped_by: signal.Signals | None = None  # SIGINT (Ctrl-C) or SIGTERM
 
     @property
     def history(self) -> pd.DataFrame:

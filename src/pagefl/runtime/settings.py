@@ -1,4 +1,4 @@
-"""What a run can be told, beside its task and its algorithm."""
+"""Settings of a run, apart from its task, algorithm and players."""
 
 from typing import Annotated, Literal
 
@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pagefl.core.errors import shown
 from pagefl.game.rewards import DemandRatio
 
-MOST = 10**9  # of anything that is counted: what lies beyond would overflow somewhere, long after
+MOST = 10**9  # limit of every count; larger ones would overflow later
 MOST_WORKERS = 1024
-NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # to a simulation's result
+NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # do not change a simulation's result
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -23,7 +23,7 @@ def each_once(names: list[str]) -> list[str]:
 
 
 class DeploySettings(BaseModel):
-    """How a federation of real nodes is run; a simulation takes no notice."""
+    """Settings of a deployment on real nodes. A simulation ignores them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -119,6 +119,6 @@ class Settings(BaseModel):
         return each_once(value)
 
     def shifts(self) -> list[tuple[int, DemandRatio]]:
-        """When the balance of demand changes, and to what."""
+        """The rounds from which the demand ratio changes, and its new values."""
         entries: list[list[int | str]] = [[0, self.bias]] if isinstance(self.bias, str) else self.bias
         return sorted(((int(start), DemandRatio.parse(str(ratio))) for start, ratio in entries), key=lambda shift: shift[0])

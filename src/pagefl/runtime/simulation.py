@@ -1,4 +1,4 @@
-"""Simulation: both halves of a federation in one process, with workers that share their rows."""
+"""Simulation: both halves of a federation in one process. Workers share their rows."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ from .workers import CAN_FORK, SharedRows, Workers, flushes_denormals, one_threa
 
 
 class Simulation:
-    """The server reads uploads where the clients have written them. `follower` and `leaders` play the game's two turns."""
+    """Both halves of a federation. The server reads uploads where the clients have written them."""
 
     def __init__(self, server: ServerHalf, clients: ClientHalf, settings: Settings) -> None:
         self.server, self.clients, self.settings = server, clients, settings
@@ -37,7 +37,8 @@ class Simulation:
         setup, terms = halves.setup_of(self.settings, self.clients.size), halves.terms_of(self.settings)
         policy = players.server_policy(setup)
         if policy.looks_at_uploads:
-            self.server.candidates(np.array([0]))  # a mistake in them shows now, not after the first round's training
+            # This shows a mistake in `candidates` now, not after the first round's training.
+            self.server.candidates(np.array([0]))
         leaders = Leaders(self.clients, players.client_policy(setup), setup, terms)
         return Follower(self.server, policy, terms), leaders
 
@@ -53,7 +54,7 @@ class Simulation:
 
     @property
     def data(self) -> dict[str, Examples]:
-        """By role."""
+        """The examples by role."""
         return {**self.clients.data, **self.server.data}
 
     @contextmanager
@@ -97,7 +98,7 @@ def simulate(
 
 
 def split(task: Task, settings: Settings) -> Splits:
-    """With a hold-out where the settings want one, unless the data have their own."""
+    """The task's data. A hold-out is split off if the settings ask for one and the data have none."""
     if not settings.holdout or task.data.holdout is not None:
         return task.data
     return task.data.hold_out(settings.holdout, settings.seed)
@@ -111,7 +112,7 @@ def worker_count(settings: Settings) -> int:
 
 @contextmanager
 def one_numeric_mode() -> Iterator[None]:
-    """One thread, and tiny numbers count as zero; afterwards torch is as it was found."""
+    """Use one thread, and treat tiny numbers as zero. Torch's settings are restored afterwards."""
     threads, flushed = torch.get_num_threads(), flushes_denormals()
     one_thread()
     try:

@@ -25,9 +25,12 @@ class Task:
         data: Splits | Callable[[], Splits],
         settings: Mapping[str, float | int] | None = None,
     ) -> None:
-        """`module`: an nn.Module, whose weights are the start, or a function that makes one. `data`: a FederatedData, or a
-        function that makes one, which is called when the data are needed: a node, which has data of its own, needs the
-        model alone. `settings`: lr, epochs … that suit it."""
+        """A model and the data of a federation.
+
+        `module`: an nn.Module, whose weights are the initial ones, or a function that makes one. `data`: a
+        FederatedData, or a function that makes one. The function is called when the data are needed: a node
+        has its own data and needs only the model. `settings`: lr, epochs and others that suit the task.
+        """
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
             raise UserError(f"task name = {name!r}: must be one line of text")
         self.name, self.module, self._data, self.settings = name, module, data, dict(settings or {})
@@ -58,7 +61,7 @@ class Task:
             made = make()
         except UserError:
             raise
-        except Exception as error:  # whatever a user's own function may raise
+        except Exception as error:  # a user's own function may raise anything
             words = " ".join(str(error).split())
             raise UserError(f"task {self.name}: {field}() failed: {type(error).__name__}: {words}") from error
         if not isinstance(made, kind):
@@ -73,7 +76,7 @@ class Task:
 
     @property
     def _facts(self) -> list[str]:
-        """Looking at a task neither builds its model nor reads its data."""
+        """Facts about the task. They neither build its model nor read its data."""
         model = getattr(self.module, "__name__", type(self.module).__name__)
         if isinstance(self.module, nn.Module):
             model = f"{type(self.module).__name__} with {sum(p.numel() for p in self.module.parameters())} parameters"

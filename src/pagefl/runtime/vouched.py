@@ -1,4 +1,4 @@
-"""What a checkpoint vouches for: of each file beside it, how many bytes were written before it, and their hash."""
+"""What a checkpoint records of each file beside it: the number of bytes written so far, and their hash."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -7,7 +7,7 @@ from typing import Any
 
 from pagefl.core.errors import UserError
 
-Claim = dict[str, Any]  # size, and sha256 of so many bytes
+Claim = dict[str, Any]  # size, and sha256 of that many bytes
 
 
 def claim_of(content: bytes) -> Claim:
@@ -15,9 +15,9 @@ def claim_of(content: bytes) -> Claim:
 
 
 def held(directory: Path, facts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Of each file the part that is vouched for, if it is as it was written; what comes after it is nobody's word."""
+    """The recorded part of each file. Raises if it has changed. What follows it is ignored."""
     claims: dict[str, Claim] = facts.get("records", {})
-    if "sizes" in facts:  # version 0.1.0 knew these alone
+    if "sizes" in facts:  # version 0.1.0 recorded only sizes
         claims = {name: {"size": size} for name, size in facts["sizes"].items()}
     if not claims:
         raise UserError(f"{directory}: its checkpoint is a stage's, and not the run's; {way_out(directory)}")

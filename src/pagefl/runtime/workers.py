@@ -1,4 +1,4 @@
-"""Worker processes that share the federation's rows: forked, so data and code are there without a copy."""
+"""Worker processes that share the federation's rows. They are forked, so data and code are not copied."""
 
 import ctypes
 import mmap
@@ -24,10 +24,10 @@ from pagefl.core.errors import UserError
 from pagefl.core.memory import available as available_memory
 from pagefl.core.memory import readable
 
-CAN_FORK = sys.platform.startswith("linux")  # elsewhere a forked torch is not safe
+CAN_FORK = sys.platform.startswith("linux")  # forking torch is not safe elsewhere
 PutBack = Callable[[], None]
 Say = Callable[[str], None]
-MOST_DEATHS = 3  # of one piece of work
+MOST_DEATHS = 3  # of workers on one job
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def memory_errors_named() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's words
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's wording
             raise
         raise UserError(
             "there is not enough memory; nothing already written is lost, and `pagefl resume` goes on, "
@@ -44,17 +44,20 @@ def memory_errors_named() -> Iterator[None]:
 
 
 class SharedRows:
-    """Makes zeros that forked workers see: in memory, and what is beyond half of it in a file that the kernel can put
-    rows away to while nobody uses them. The file has no name, so nothing is left of it however the run ends."""
+    """Allocates zeros that forked workers share.
+
+    Up to half of the memory is used. Beyond it, rows are in a file, which the kernel can page out while
+    they are not used. The file has no name, so nothing of it remains however the run ends.
+    """
 
     def __init__(self, folder: Path | None) -> None:
-        while folder and not folder.exists():  # a run's directory is only made when all else is right
+        while folder and not folder.exists():  # the run's directory is made later
             folder = folder.parent
         self.folder, self.room = folder, available_memory() // 2
         self.in_file = 0
 
     def check(self, size: int) -> None:
-        """Refuse what fits neither into memory nor onto the disk."""
+        """Raise if the size fits neither into memory nor onto the disk."""
         place = self.folder or gettempdir()
         free = shutil.disk_usage(place).free
         if size > max(self.room, free):
@@ -76,25 +79,28 @@ class SharedRows:
             with TemporaryFile(dir=self.folder) as file:
                 file.truncate(size)
                 if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now, not in the middle of a round
+                    os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not in a round
                 memory = mmap.mmap(file.fileno(), size)
         return torch.frombuffer(memory, dtype=dtype).view(*shape)
 
 
 def one_thread() -> None:
-    """Every numeric path runs on one thread, so that bits do not depend on a machine's cores; processes are for speed."""
+    """Use one thread, so that results do not depend on the number of cores. Processes are for speed."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
 
 
 def flushes_denormals() -> bool:
-    """Whether numbers too small for a full mantissa count as zero in this thread. Torch can set this, but not tell it."""
+    """Whether this thread treats denormal numbers as zero. Torch can set this but not report it."""
     return bool(torch.tensor(1e-39) * 1 == 0)
 
 
 def keep_memory() -> None:
-    """Freed memory stays with the process: glibc would hand large blocks back to the kernel, and to get them again, one
-    page fault after the other, took a quarter of an LSTM's step. Without glibc nothing happens."""
+    """Keep freed memory in the process.
+
+    glibc would return large blocks to the kernel. Getting them again, one page fault after the other, took a
+    quarter of an LSTM's step. Without glibc this does nothing.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
@@ -102,11 +108,13 @@ def keep_memory() -> None:
 
 
 class Workers:
-    """`run(jobs)` does every job, somewhere, and answers in the order of the jobs. Where a worker dies, another does its job
-    again, from what the job began with."""
+    """Runs jobs in worker processes. `run(jobs)` returns the results in the order of the jobs.
+
+    If a worker dies, another one repeats its job from the state in which the job began.
+    """
 
     def __init__(self, count: int, work: Callable[[Any], object], keep: Callable[[Any], PutBack], say: Say) -> None:
-        """`keep(job)`: keeps what a job reads and overwrites, and returns what puts it back."""
+        """`keep(job)` keeps what a job reads and overwrites. It returns a function that restores it."""
         self.work, self.keep, self.say = work, keep, say
         self.processes: dict[Connection, BaseProcess] = {}
         for _ in range(count):
@@ -122,7 +130,7 @@ class Workers:
                 return
             number = waiting.popleft()
             busy[pipe] = number, self.keep(jobs[number])
-            with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, as its answer will tell
+            with suppress(BrokenPipeError, ConnectionResetError):  # a dead worker is noticed below
                 pipe.send(jobs[number])
 
         for pipe in list(self.processes):
@@ -156,7 +164,7 @@ class Workers:
     def _replace(self, pipe: Connection, deaths: int) -> Connection:
         process = self.processes.pop(pipe)
         pipe.close()
-        process.join()  # from here on it writes nothing
+        process.join()  # it writes nothing from here on
         if deaths == MOST_DEATHS:
             raise UserError(
                 f"{deaths} worker processes died of the same piece of work (out of memory?); nothing already written is lost, "
@@ -176,9 +184,10 @@ class Workers:
 
 
 def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], object], parent: int) -> None:
-    for other in others:  # inherited ends would keep a dead parent's pipes open
+    for other in others:  # inherited ends would keep the pipes of a dead parent open
         other.close()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches all; the parent ends its round and then the workers
+    # A Ctrl-C reaches all processes. The parent finishes its round and then stops the workers.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     one_thread()
     keep_memory()
@@ -193,9 +202,9 @@ def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], obj
                 pipe.send((True, answer))
             except UserError as error:
                 pipe.send((False, error))
-            except Exception as error:  # a bug: say what and where, in the parent
+            except Exception as error:  # a bug: raised in the parent
                 error.add_note("(in a worker process)")
                 pipe.send((False, error))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         pass
-    os._exit(0)  # without the parent's exit handlers
+    os._exit(0)  # skip the parent's exit handlers

@@ -1,7 +1,7 @@
-"""Compiled loops for linear-softmax models: one client's whole local training, and the judging of many models.
+"""Compiled loops for linear-softmax models: one client's whole local training, and the evaluation of many models.
 
 Rows hold weight [classes, features] and then bias [classes]. In training the lanes of a vector are classes, so weights are
-turned around and padded; in judging they are examples.
+transposed and padded; in evaluation they are examples.
 """
 
 from typing import NamedTuple

@@ -32,7 +32,7 @@ class Model(ABC):
         """[n, batch, classes], as the module answers outside of training."""
 
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
-        """Row i on the examples of owners[i]; a single row is judged on the examples of every owner."""
+        """Row i on the examples of owners[i]; a single row is evaluated on the examples of every owner."""
         return score(lambda x: self.logits(rows, x), len(rows), examples, owners)
 
     def accuracies(self, rows: Tensor, examples: Examples) -> npt.NDArray[np.float64]:
@@ -67,7 +67,7 @@ class Model(ABC):
         return Descended(moving[back], None if anchor is None else anchor[back], None if top is None else top[back])
 
     def _top_gradient(self, rows: Tensor, top: Tensor, batch: Batch) -> Tensor:
-        """The gradient of what lies on top of the last columns: with a linear head, theirs at row + top."""
+        """The gradient of `top`, which is added to the last columns: with a linear head, that of these columns at row + top."""
         last = slice(self.layout.width - top.shape[1], self.layout.width)
         whole = rows.clone()
         whole[:, last] += top
@@ -160,7 +160,7 @@ def only(gradient: Tensor, columns: slice | None) -> Tensor:
 
 
 def check_trainable(module: nn.Module, x: Tensor) -> bool:
-    """Refuse what cannot be averaged or judged; tell whether the module draws random numbers when it trains."""
+    """Refuse a module that cannot be averaged or evaluated. Return whether it draws random numbers when it trains."""
     name = type(module).__name__
     Layout(module)
     before = {key: buffer.clone() for key, buffer in module.named_buffers()}
