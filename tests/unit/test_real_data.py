@@ -18,7 +18,7 @@ from pagefl.data import shakespeare
 from pagefl.data.cifar100 import CIFAR100
 from pagefl.data.shakespeare import SHAKESPEARE
 from pagefl.data.tiny_imagenet import TINY_IMAGENET
-from pagefl.experiments.settings import NICKNAMES
+from pagefl.experiments.defaults import NICKNAMES
 from pagefl.experiments.tasks import TASKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real data")]  # unpacked and read once

@@ -29,8 +29,7 @@ def show(
 ) -> None:
     """Print what something is, where it comes from, and its settings."""
     from pagefl.core.errors import UserError
-    from pagefl.experiments import describe
-    from pagefl.experiments import settings as paper
+    from pagefl.experiments import defaults, describe
 
     if name == "settings":
         _show_settings(setting)
@@ -48,7 +47,7 @@ def show(
     console.print(Text(name, style="bold"), *about, sep="\n\n", highlight=False, markup=False)
     prefix = "players" if name in kinds["players"] else kind.removesuffix("s")
     _print(describe.of_builder(builder, f"{prefix}."))
-    changed = {**paper.TASKS, **paper.ALGORITHMS}.get(name, {})
+    changed = {**defaults.TASKS, **defaults.ALGORITHMS}.get(name, {})
     if changed:
         told = ", ".join(f"{field} = {value}" for field, value in changed.items())
         console.print(f"\nDefaults of the run that it changes: {told}", highlight=False, markup=False)
@@ -79,7 +78,7 @@ def _print(settings: "list[Setting]") -> None:
 def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
     from pagefl.algorithms import ALGORITHMS
     from pagefl.core.errors import UserError
-    from pagefl.experiments.settings import NICKNAMES
+    from pagefl.experiments.defaults import NICKNAMES
     from pagefl.experiments.tasks import TASKS
     from pagefl.game.players import PLAYERS
 

@@ -20,12 +20,11 @@ from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 
-from . import load
-from . import settings as paper
+from . import defaults, load
 from .tasks import synthetic
 
 Say = Callable[[str], None]
-W: dict[str, Any] = {**paper.SYNTHETIC, "epochs": 5}  # the first workload of the engine benchmark
+W: dict[str, Any] = {**defaults.SYNTHETIC, "epochs": 5}  # the first workload of the engine benchmark
 
 
 def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from pagefl.game.rewards import DemandRatio
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 
-from . import own_code
-from . import settings as paper
+from . import defaults, own_code
 from .tasks import TASKS
 
 Raw = dict[str, Any]
@@ -37,14 +36,14 @@ OLD_NAMES = {"landing": "decay"}  # players' settings, as version 0.1.0 called t
 
 class RunSpec(Settings):
     task: Raw = Field({"name": "synthetic"}, description="name, and the task's own settings")
-    algorithm: Raw = Field({"name": paper.DEFAULT_ALGORITHM}, description="name, and the algorithm's own settings")
+    algorithm: Raw = Field({"name": defaults.DEFAULT_ALGORITHM}, description="name, and the algorithm's own settings")
     players: Raw = Field({"name": "fixed"}, description="name, and the players' own settings")
 
     @property
     def label(self) -> str:
         """A short name: the algorithm, and its players unless they are fixed."""
         pair = {"algorithm": self.algorithm["name"], "players": self.players["name"]}
-        short = [name for name, meaning in paper.NICKNAMES.items() if meaning == pair]
+        short = [name for name, meaning in defaults.NICKNAMES.items() if meaning == pair]
         algorithm, players = (name.rpartition(":")[2] for name in pair.values())  # the class of module:Class
         return short[0] if short else algorithm + (f"+{players}" if players != "fixed" else "")
 
@@ -87,18 +86,18 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
     raw |= {kind: _table(kind, raw.get(kind, {})) for kind in TABLES}
     if task is not None:
         raw["task"] = _stands_for("task", raw["task"], _table("task", task.name))
-        defaults: Mapping[str, Any] = plain(task.settings)
+        of_task: Mapping[str, Any] = plain(task.settings)
     else:
         raw["task"] = _resolve_own("task", raw["task"], TASKS, skip=("seed",))
-        defaults = paper.TASKS[raw["task"]["name"]]
+        of_task = defaults.TASKS[raw["task"]["name"]]
     if algorithm is None:
         raw |= _without_nickname(raw["algorithm"], raw["players"])
     given = raw["players"] = {OLD_NAMES.get(name, name): value for name, value in raw["players"].items()}
     if players is not None:
         raw["players"] = _stands_for("players", given, {"name": type(players).__name__.lower(), **_arguments(players)})
     else:
-        ranges = paper.PLAYERS.get(raw["task"]["name"]) or paper.ranges_around(defaults)
-        raw["players"] = _resolve_own("players", given, PLAYERS, defaults=ranges)
+        ranges = defaults.PLAYERS.get(raw["task"]["name"]) or defaults.ranges_around(of_task)
+        raw["players"] = _resolve_own("players", given, PLAYERS, usual=ranges)
     least, most = raw["players"].get("lr_min", 0.0), raw["players"].get("lr_max", math.inf)
     if least >= most:
         raise UserError(f"players.lr_min = {least}: it should be less than players.lr_max = {most}")
@@ -106,10 +105,10 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
         own = {"name": type(algorithm).__name__.lower(), **_arguments(algorithm)}
         raw["algorithm"] = _stands_for("algorithm", raw["algorithm"], own)
     else:
-        played = paper.PLAYED.get(raw["players"]["name"], paper.APART)
-        raw["algorithm"] = _resolve_own("algorithm", raw["algorithm"], ALGORITHMS, defaults=played)
-    changed = paper.ALGORITHMS.get(raw["algorithm"]["name"], {})
-    spec = _validate(RunSpec, {**defaults, **changed, **raw})
+        played = defaults.PLAYED.get(raw["players"]["name"], defaults.APART)
+        raw["algorithm"] = _resolve_own("algorithm", raw["algorithm"], ALGORITHMS, usual=played)
+    changed = defaults.ALGORITHMS.get(raw["algorithm"]["name"], {})
+    spec = _validate(RunSpec, {**of_task, **changed, **raw})
     wider = {name: value for name, value in _reaching(spec).items() if name not in given} if players is None else {}
     return spec.model_copy(update={"players": {**spec.players, **wider}}) if wider else spec
 
@@ -239,7 +238,7 @@ def _table(kind: str, given: Any) -> Raw:
 def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
     """Both tables, if the algorithm's name stands for an algorithm with its players; otherwise nothing."""
     nickname = algorithm.get("name", "")
-    meaning = paper.NICKNAMES.get(nickname)
+    meaning = defaults.NICKNAMES.get(nickname)
     if meaning is None:
         return {}
     players = {"name": meaning["players"], **players}
@@ -267,12 +266,12 @@ def _resolve_own(
     given: Raw,
     registry: Mapping[str, Callable[..., object]],
     skip: Iterable[str] = (),
-    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    usual: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Raw:
-    """`defaults`: by name, the paper's values in place of the defaults in the signature."""
+    """`usual`: by name, the paper's values in place of the defaults in the signature."""
     own = dict(given)
     name = own.pop("name", next(iter(registry)))
-    own = {**(defaults or {}).get(name, {}), **own}
+    own = {**(usual or {}).get(name, {}), **own}
     settings = own_settings(_builder(kind, name, registry), skip)
     return {"name": name, **_validate(settings, own, f"{kind}.").model_dump()}
 
@@ -281,7 +280,7 @@ def _builder(kind: str, name: str, registry: Mapping[str, Callable[..., Any]]) -
     if kind in own_code.KINDS and own_code.is_own(name):
         return own_code.find(kind, name)
     if name not in registry:
-        valid = [*registry, *(paper.NICKNAMES if kind == "algorithm" else ())]
+        valid = [*registry, *(defaults.NICKNAMES if kind == "algorithm" else ())]
         own = f", or {kind} of your own as module:Class" if kind in own_code.KINDS else ""
         raise UserError(
             f"{kind} = {shown(name)}: there is no such {kind}{_meant(name, valid)}; expected one of {', '.join(valid)}{own}"

@@ -16,7 +16,7 @@ from pagefl.runtime.halves import Say
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 
-from . import settings as paper
+from . import defaults
 from .spec import RunSpec
 
 
@@ -25,8 +25,8 @@ def ranges_of(spec: RunSpec) -> Ranges:
     given: dict[str, Any] = {
         name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players
     }
-    usual = (paper.PLAYERS.get(spec.task["name"]) or paper.ranges_around({"lr": spec.lr, "epochs": spec.epochs}))["random"]
-    return Ranges(**{**usual, **given})
+    ranges = defaults.PLAYERS.get(spec.task["name"]) or defaults.ranges_around({"lr": spec.lr, "epochs": spec.epochs})
+    return Ranges(**{**ranges["random"], **given})
 
 
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
