@@ -82,7 +82,10 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
     """
     if "sweep" in raw:
         raise UserError("sweep: a run has no grid of settings; `pagefl sweep FILE` runs one")
-    raw = plain(raw)
+    try:
+        raw = plain(raw)
+    except RecursionError:
+        raise UserError("the spec is nested too deeply; expected tables of settings") from None
     raw |= {kind: _table(kind, raw.get(kind, {})) for kind in TABLES}
     if task is not None:
         raw["task"] = _stands_for("task", raw["task"], _table("task", task.name))
