@@ -60,6 +60,8 @@ class Rounds:
         return {"round": self.round, "payoffs": self.payoffs, "equilibrium": self.equilibrium, "over": self.over}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        if any(name.startswith("scores.") for name in tensors):  # that version's name for what is `known` here
+            raise UserError("the checkpoint was made by pagefl 0.1.0, and this version cannot go on from it; start a new run")
         own = {name: value.shape for name, value in self.state().items() if ".replay." not in name}
         if {name: value.shape for name, value in tensors.items() if ".replay." not in name} != own:
             raise UserError("the checkpoint is of another task, model, algorithm or players than spec.toml; restore the spec")
