@@ -3,8 +3,11 @@ import math
 
 import pytest
 
-from pagefl.experiments import bench, bench_rounds, load
-from pagefl.experiments.load import Load
+from pagefl.bench import algorithm_cost, engine, machine_load, plain_loop, round_parts
+from pagefl.bench.machine_load import Load
+from pagefl.bench.workloads import LOGISTIC, WORKLOADS, Workload
+from pagefl.experiments.tasks import synthetic
+from pagefl.runtime.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("bench")  # measured once
 
@@ -14,12 +17,12 @@ def result(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # which path is the faster is remembered: not here
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OMP_NUM_THREADS", "1")  # two threads of a small loop mostly wait for one another
-        return bench.engine(quick=True)
+        return engine.engine(quick=True)
 
 
 @pytest.mark.slow  # a process for each workload
 def test_every_workload_is_measured(result):
-    assert list(result["workloads"]) == ["W", "W2", "W3", "W4"]
+    assert list(result["workloads"]) == list(WORKLOADS)
     for measured in result["workloads"].values():
         numbers = [measured[name] for name in ("seconds_plain", "seconds_pagefl", "ratio", "ratio_of_best", "memory_mb")]
         assert all(math.isfinite(number) and number > 0 for number in numbers)
@@ -32,7 +35,7 @@ def test_every_workload_is_measured(result):
 @pytest.mark.slow  # a process for each workload
 def test_the_result_is_json_and_a_table(result):
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert bench.table(result).row_count == 4
+    assert engine.table(result).row_count == len(WORKLOADS)
 
 
 @pytest.mark.slow  # a process for each workload
@@ -42,15 +45,15 @@ def test_the_roofline_counts_what_a_round_must_do(result):
 
 
 def test_a_plain_round_of_some_clients_is_scaled_to_all(monkeypatch):
-    task, settings = bench.synthetic(0, 4), bench.Settings(**bench.LOGISTIC)
+    task, settings = synthetic(0, 4), Settings(**LOGISTIC)
     ticks = iter([0.0, 1.0, 1.5])
-    monkeypatch.setattr(bench, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(bench, "PLAIN_CLIENTS", 2)
-    assert bench.plain_round(task.fresh_module(0), task.data, settings) == 1.0 * 4 / 2 + 0.5
+    monkeypatch.setattr(plain_loop, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(plain_loop, "PLAIN_CLIENTS", 2)
+    assert plain_loop.plain_round(task.fresh_module(0), task.data, settings) == 1.0 * 4 / 2 + 0.5
 
 
 def test_agents_are_timed_while_they_learn():
-    result = bench_rounds.agents(quick=True)["players"]
+    result = round_parts.agents(quick=True)["players"]
     assert set(result) == {"page", "page-shared"}
     for by_size in result.values():
         for found in by_size.values():
@@ -67,12 +70,12 @@ def stat(monkeypatch, tmp_path, *readings):
         def read_text(self):
             return next(texts)
 
-    monkeypatch.setattr(load, "STAT", Stat())
-    monkeypatch.setattr(load, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(load.os, "times", lambda: next(times))
-    monkeypatch.setattr(load.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(load.os, "sysconf", lambda name: 100)
-    return load.Watch().stop()
+    monkeypatch.setattr(machine_load, "STAT", Stat())
+    monkeypatch.setattr(machine_load, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(machine_load.os, "times", lambda: next(times))
+    monkeypatch.setattr(machine_load.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(machine_load.os, "sysconf", lambda name: 100)
+    return machine_load.Watch().stop()
 
 
 #      user nice system idle iowait irq softirq steal guest guest_nice, in hundredths of a second
@@ -97,7 +100,7 @@ def test_what_others_take_is_all_but_ours(monkeypatch, tmp_path, after, own, oth
 
 
 def made_up(others, quick=False):
-    quiet = None if others is None else others < load.QUIET
+    quiet = None if others is None else others < machine_load.QUIET
     seen = Load(quiet, others, 10.0, 16.0, 3.2, 2)._asdict()
     row = {"title": "logistic", "seconds_plain": 1.0, "seconds_pagefl": 1e-4, "ratio": 10913.0, "ratio_of_best": 10913.0}
     row |= {"bar": 100, "memory_mb": 1.0, "load": seen, "met": True if quiet and not quick else None}
@@ -116,34 +119,45 @@ def made_up(others, quick=False):
     ],
 )
 def test_no_bar_is_met_on_a_busy_machine(others, quick, met, words):
-    table = bench.table(made_up(others, quick))
+    table = engine.table(made_up(others, quick))
     assert list(table.columns[-1].cells) == [met]
     assert words in table.caption
 
 
+def test_a_workload_is_one_entry():
+    """Nothing but the table names a workload: one that is new is measured and shown, here without the others."""
+    result = made_up(0.01)
+    row = {name: value for name, value in result["workloads"].pop("W").items() if name != "roofline"}
+    table = engine.table({**result, "workloads": {"new": row}})
+    assert list(table.columns[0].cells) == ["new"]
+    assert "roofline" not in table.caption
+
+
 def test_measuring_judges_only_what_is_quiet(monkeypatch):
     """The same figures, once beside others."""
-    monkeypatch.setattr(bench, "play", lambda task, algorithm, settings, observe: [observe({}) for _ in range(settings.rounds)])
-    monkeypatch.setattr(bench, "plain_round", lambda *_: 1e9)
-    monkeypatch.setattr(bench, "WARM", 1)
-    small = bench.Workload("toy", 1.0, lambda quick: bench.synthetic(0, 4), bench.LOGISTIC, 1, 1)
-    monkeypatch.setitem(bench.WORKLOADS, "toy", small)
+    monkeypatch.setattr(
+        engine, "play", lambda task, algorithm, settings, observe: [observe({}) for _ in range(settings.rounds)]
+    )
+    monkeypatch.setattr(engine, "plain_round", lambda *_: 1e9)
+    monkeypatch.setattr(engine, "WARM", 1)
+    small = Workload("toy", 1.0, lambda quick: synthetic(0, 4), LOGISTIC, 1, 1)
+    monkeypatch.setitem(WORKLOADS, "toy", small)
     for quiet, quick, met in ((True, False, True), (True, True, None), (False, False, None), (None, False, None)):
-        monkeypatch.setattr(load.Watch, "stop", lambda self, quiet=quiet: Load(quiet, 0.0, 1.0, 1.0, 0.0, 2))
-        assert bench.measure("toy", quick)["met"] is met
+        monkeypatch.setattr(machine_load.Watch, "stop", lambda self, quiet=quiet: Load(quiet, 0.0, 1.0, 1.0, 0.0, 2))
+        assert engine.measure("toy", quick)["met"] is met
 
 
 def test_the_least_quiet_measurement_speaks_for_all():
-    loads = [Load(others < load.QUIET, others, 1.0, 1.0, 0.0, 2) for others in (0.01, 0.3, 0.02)]
-    assert load.worst(loads).others == 0.3
-    assert load.worst([loads[0], Load(None, None, 1.0, 1.0, 0.0, 2)]).quiet is None
+    loads = [Load(others < machine_load.QUIET, others, 1.0, 1.0, 0.0, 2) for others in (0.01, 0.3, 0.02)]
+    assert machine_load.worst(loads).others == 0.3
+    assert machine_load.worst([loads[0], Load(None, None, 1.0, 1.0, 0.0, 2)]).quiet is None
 
 
 def test_the_other_tables_tell_too():
     seen = {"load": Load(False, 0.43, 10.0, 16.0, 3.2, 2)._asdict()}
     tables = (
-        bench_rounds.algorithms_table({**seen, "algorithms": {}}),
-        bench_rounds.agents_table({**seen, "players": {}}),
-        bench_rounds.table5_table({**seen, "clients": {"4": {"share": {}, "ms_per_byte": {}}}}),
+        algorithm_cost.table({**seen, "algorithms": {}}),
+        round_parts.agents_table({**seen, "players": {}}),
+        round_parts.table5_table({**seen, "clients": {"4": {"share": {}, "ms_per_byte": {}}}}),
     )
     assert all("quiet: no" in table.caption for table in tables)

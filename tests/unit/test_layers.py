@@ -19,9 +19,10 @@ LOWER = {  # what each layer may import, beside itself
     "models": {"core"},
     "runtime": {"core", "algorithms", "agents", "game", "data", "models"},
     "experiments": {"core", "algorithms", "agents", "game", "data", "models", "runtime"},
+    "bench": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "deploy": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "report": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
-    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "deploy", "report", "api", "comparing"},
+    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "bench", "deploy", "report", "api", "comparing"},
 }
 
 
@@ -62,6 +63,7 @@ def test_imports_go_down():
         (("game", "players"), "import pagefl.runtime.simulation", {"runtime"}),
         (("game", "players"), "from ..protocol import Setup", set()),
         (("runtime",), "from pagefl.deploy import node", {"deploy"}),
+        (("experiments",), "from pagefl.bench.workloads import WORKLOADS", {"bench"}),
         (("deploy",), "from pagefl.report import html", {"report"}),
     ],
 )

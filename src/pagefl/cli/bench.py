@@ -9,8 +9,8 @@ app = typer.Typer(no_args_is_help=True, help="Measure this machine: ratios of on
 
 @app.command()
 def engine(json: Json = False, quick: Quick = False) -> None:
-    """The engine against a plain per-client loop, on four workloads."""
-    from pagefl.experiments import bench
+    """The engine against a plain per-client loop, on every workload."""
+    from pagefl.bench import engine as bench
 
     result = bench.engine(quick=quick, say=err.print)
     show_result(result, bench.table(result), json)
@@ -19,25 +19,25 @@ def engine(json: Json = False, quick: Quick = False) -> None:
 @app.command()
 def algorithms(json: Json = False, quick: Quick = False) -> None:
     """Seconds per round of every algorithm, as a multiple of FedAvg's."""
-    from pagefl.experiments import bench_rounds
+    from pagefl.bench import algorithm_cost
 
-    result = bench_rounds.algorithms(quick=quick, say=err.print)
-    show_result(result, bench_rounds.algorithms_table(result), json)
+    result = algorithm_cost.algorithms(quick=quick, say=err.print)
+    show_result(result, algorithm_cost.table(result), json)
 
 
 @app.command()
 def agents(json: Json = False, quick: Quick = False) -> None:
     """Time that agents take in a round, for PAGE's players and for players that share a policy."""
-    from pagefl.experiments import bench_rounds
+    from pagefl.bench import round_parts
 
-    result = bench_rounds.agents(quick=quick, say=err.print)
-    show_result(result, bench_rounds.agents_table(result), json)
+    result = round_parts.agents(quick=quick, say=err.print)
+    show_result(result, round_parts.agents_table(result), json)
 
 
 @app.command()
 def table5(json: Json = False, quick: Quick = False) -> None:
     """The paper's Table 5: time of each part of a round of PAGE."""
-    from pagefl.experiments import bench_rounds
+    from pagefl.bench import round_parts
 
-    result = bench_rounds.table5(quick=quick, say=err.print)
-    show_result(result, bench_rounds.table5_table(result), json)
+    result = round_parts.table5(quick=quick, say=err.print)
+    show_result(result, round_parts.table5_table(result), json)

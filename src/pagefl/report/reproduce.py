@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from pagefl.core.errors import UserError
 from pagefl.experiments import sweep
-from pagefl.experiments.bench import machine
 from pagefl.experiments.compare import data_settings, methods
 from pagefl.experiments.paper import Experiment
 from pagefl.experiments.sweep import Found
 from pagefl.experiments.tasks import ORIGINALS
 from pagefl.runtime import record
 from pagefl.runtime.halves import Say
+from pagefl.runtime.machine import machine
 
 from . import figures, html, tables
 

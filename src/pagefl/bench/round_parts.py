@@ -1,4 +1,4 @@
-"""Cost of a round: every algorithm against FedAvg, and the parts of PAGE's round."""
+"""`pagefl bench table5, agents`: the parts of a round, and what agents take of it."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -7,53 +7,22 @@ from typing import Any
 
 from rich.table import Table
 
-from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
-from pagefl.core.errors import UserError
+from pagefl.experiments.tasks import synthetic
 from pagefl.game.game import Game
 from pagefl.game.players.page import Page
 from pagefl.game.players.shared import PageShared
 from pagefl.game.protocol import Players
 from pagefl.runtime.demand import Demand
-from pagefl.runtime.loop import play
+from pagefl.runtime.halves import Say
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 
-from . import defaults, load
-from .tasks import synthetic
+from . import machine_load
+from .workloads import LOGISTIC
 
-Say = Callable[[str], None]
-W: dict[str, Any] = {**defaults.SYNTHETIC, "epochs": 5}  # the first workload of the engine benchmark
-
-
-def algorithms(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
-    """Seconds of the fastest round on W. Each algorithm alternates with FedAvg."""
-    task, turns, rounds = synthetic(0, 8 if quick else 100), 1 if quick else 3, 2 if quick else 5
-    settings = Settings(**{**W, "rounds": rounds})
-    results: dict[str, dict[str, Any]] = {}
-    watch = load.Watch()
-    for name, kind in ALGORITHMS.items():
-        say(f"{name} …")
-        try:
-            seconds: dict[str, list[float]] = defaultdict(list)
-            for _ in range(turns):
-                for who, algorithm in (("own", kind()), ("reference", Algorithm())):
-                    seconds[who] += [entry["seconds"] for entry in play(task, algorithm, settings).rounds[1:]]
-        except UserError as refusal:
-            results[name] = {"refused": str(refusal)}
-            continue
-        own, reference = min(seconds["own"]), min(seconds["reference"])
-        results[name] = {"seconds": own, "seconds_fedavg": reference, "multiple": own / reference}
-    return {"workload": "W", "load": watch.stop()._asdict(), "algorithms": results}
-
-
-def algorithms_table(result: dict[str, Any]) -> Table:
-    columns = ("algorithm", "seconds per round", "times FedAvg's")
-    made = Table(*columns, title="W: logistic, 100 clients, 5 epochs", caption=_caption(result))
-    for name, r in result["algorithms"].items():
-        made.add_row(name, *(["–", r["refused"]] if "refused" in r else [f"{r['seconds']:.4f}", f"{r['multiple']:.2f}"]))
-    return made
+PUBLISHED = {"training": 1.45e-4, "aggregation": 1.93e-6, "client agents": 6.84e-5, "server agent": 7.38e-5}
 
 
 def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
@@ -61,7 +30,7 @@ def table5(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
 
     Also in milliseconds per byte of all clients' models.
     """
-    results, watch = {}, load.Watch()
+    results, watch = {}, machine_load.Watch()
     for clients in (4,) if quick else (100, 1000):
         say(f"{clients} clients …")
         # The warm-up is one minibatch of the replay memory, so that agents learn in the timed rounds.
@@ -76,7 +45,7 @@ def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
         "page-shared": (PageShared(warm_up=2), 3),
     }
     results: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
-    watch = load.Watch()
+    watch = machine_load.Watch()
     for clients in (4,) if quick else (100, 1000, 10_000):
         for kind, (players, warm) in kinds.items():
             say(f"{kind}, {clients} clients …")
@@ -86,7 +55,7 @@ def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
 
 def agents_table(result: dict[str, Any]) -> Table:
     columns = ("players", "clients", "round", "client agents", "server agent", "agents' share")
-    made = Table(*columns, title="Synthetic, one core", caption=_caption(result))
+    made = Table(*columns, title="Synthetic, one core", caption=machine_load.caption(result))
     for kind, by_size in result["players"].items():
         for clients, r in by_size.items():
             parts = [r["share"][part] * r["seconds_per_round"] for part in ("client agents", "server agent")]
@@ -95,14 +64,10 @@ def agents_table(result: dict[str, Any]) -> Table:
     return made
 
 
-def _caption(result: dict[str, Any]) -> str:
-    return load.sentence(load.Load(**result["load"]))
-
-
 def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, Any]:
     timed = 1 if quick or clients > 1000 else 20 if clients <= 100 else 5
     # Only the first rounds are played. In these, agents explore and learn.
-    settings = Settings(**{**W, "rounds": 1000, "workers": 1})
+    settings = Settings(**{**LOGISTIC, "rounds": 1000, "workers": 1})
     spent: dict[str, float] = defaultdict(float)
     running: list[str] = []
 
@@ -154,13 +119,10 @@ def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, 
     }
 
 
-PUBLISHED = {"training": 1.45e-4, "aggregation": 1.93e-6, "client agents": 6.84e-5, "server agent": 7.38e-5}
-
-
 def table5_table(result: dict[str, Any]) -> Table:
     columns = [f"N = {clients}{what}" for clients in result["clients"] for what in (", share", ", ms per byte")]
     columns = ["part of a round", *columns, "the paper's ms per byte"]
-    made = Table(*columns, title="PAGE on Synthetic, one core", caption=_caption(result))
+    made = Table(*columns, title="PAGE on Synthetic, one core", caption=machine_load.caption(result))
     for part in next(iter(result["clients"].values()))["share"]:
         cells = [
             cell for r in result["clients"].values() for cell in (f"{r['share'][part]:.1%}", f"{r['ms_per_byte'][part]:.2e}")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 QUIET = 0.05  # largest share of the machine that other processes may use
 STAT = Path("/proc/stat")
@@ -62,7 +62,9 @@ def worst(loads: Iterable[Load]) -> Load:
     return max(loads, key=lambda load: (load.quiet is not True, load.others or 0.0))
 
 
-def sentence(load: Load) -> str:
+def caption(result: dict[str, Any]) -> str:
+    """How reliable a benchmark's result is, in a sentence."""
+    load = Load(**result["load"])
     if load.others is None:
         return f"quiet: unknown (this system does not tell what other processes do; load average {load.average:.1f})"
     taken = f"other processes took {load.others:.0%} of the machine; load average {load.average:.1f} on {load.cores} cores"
