@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pagefl.core.arrays import Floats, Integers
+from pagefl.experiments.builders import synthetic
 from pagefl.experiments.spec import resolve
-from pagefl.experiments.tasks import synthetic
 from pagefl.game.game import Game
 from pagefl.game.players.random import RandomClients
 from pagefl.game.players.shared import FLOOR

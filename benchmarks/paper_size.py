@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import pagefl
-from pagefl.experiments import settings
+from pagefl.experiments.tasks import TASKS
 
 
 def held() -> dict[str, float]:
@@ -50,7 +50,7 @@ def measure(algorithm: str, clients: int) -> None:
         size = (Path(folder) / "run/checkpoint").stat().st_size / 1e9
         enough.set()
         watcher.join()
-    seconds, epochs = run.rounds[-1]["seconds"], settings.TASKS["cifar100"]["epochs"]
+    seconds, epochs = run.rounds[-1]["seconds"], TASKS["cifar100"].run["epochs"]
     print(
         f"{algorithm}, {clients} clients: peak {peak['memory']:.1f} GB in memory, {peak['file']:.1f} GB of files mapped; "
         f"round of 1 epoch {seconds:.0f} s, of {epochs} about {seconds * epochs:.0f} s; with set-up and a checkpoint of "

@@ -12,8 +12,8 @@ and with so many updates a round that there are in all about as many as in a tho
 
 from learning import main
 
-from pagefl.experiments.paper import LAPTOP
 from pagefl.experiments.spec import put
+from pagefl.experiments.tasks import TASKS
 
 SEED, EPOCHS_MAX = 3, 4
 RULES = {"cifar100": "fedavg", "shakespeare": "feddyn", "tiny-imagenet": "fedavg"}
@@ -39,7 +39,7 @@ def plan() -> list[dict]:
     for task, rule in RULES.items():
         grid = {f"grid {lr} {epochs}": {"lr": lr, "epochs": epochs} for lr, epochs in GRID[task]}
         size: dict = {"task": f"{task}-small"}
-        for name, value in LAPTOP[task].items():
+        for name, value in TASKS[task].small.laptop.items():
             put(size, name, value)
         for name, settings in {**PLAYERS, **grid}.items():
             jobs.append({"rule": rule, "seed": SEED, "name": f"{task}: {name}", "settings": {**size, **settings}})

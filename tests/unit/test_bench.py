@@ -6,7 +6,7 @@ import pytest
 from pagefl.bench import algorithm_cost, engine, machine_load, plain_loop, round_parts
 from pagefl.bench.machine_load import Load
 from pagefl.bench.workloads import LOGISTIC, WORKLOADS, Workload
-from pagefl.experiments.tasks import synthetic
+from pagefl.experiments.builders import synthetic
 from pagefl.runtime.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("bench")  # measured once

@@ -8,6 +8,7 @@ import pytest
 
 import pagefl
 from pagefl.algorithms import ALGORITHMS
+from pagefl.experiments.tasks import TASKS
 
 SOURCE = Path(pagefl.__file__).parent
 LOWER = {  # what each layer may import, beside itself
@@ -131,3 +132,24 @@ def test_no_algorithm_is_named_outside_its_file():
     for path in SOURCE.rglob("*.py"):
         if not allowed & {path, path.parent}:
             assert not algorithms_named(path.read_text(), path.relative_to(SOURCE).parent.parts), path
+
+
+def texts(path: Path) -> set[str]:
+    return {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+
+
+def test_a_task_is_named_in_its_entry_only():
+    """So that a new task is one entry, its builder and its data. The tables of the paper choose among tasks."""
+    allowed = {SOURCE / "experiments" / f"{name}.py" for name in ("tasks", "builders", "paper")}
+    allowed |= set((SOURCE / "data").iterdir())
+    default = {"synthetic"}  # of a spec
+    for path in set(SOURCE.rglob("*.py")) - allowed:
+        assert not texts(path) & (TASKS.keys() - default), path
+
+
+def test_benchmarks_import_what_is_there():
+    for path in (SOURCE.parents[1] / "benchmarks").glob("*.py"):
+        for name in imports(path.read_text()):
+            if name.startswith("pagefl."):
+                module, _, attribute = name.rpartition(".")
+                exec(f"from {module} import {attribute}")

@@ -19,7 +19,7 @@ from pagefl.data.cifar100 import CIFAR100
 from pagefl.data.shakespeare import SHAKESPEARE
 from pagefl.data.tiny_imagenet import TINY_IMAGENET
 from pagefl.experiments.defaults import NICKNAMES
-from pagefl.experiments.tasks import TASKS
+from pagefl.experiments.tasks import BUILDERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real data")]  # unpacked and read once
 UNPACK = Path(__file__).parents[3] / "shared" / "data" / "unpack"
@@ -64,7 +64,7 @@ def test_shakespeare_has_the_users_and_samples_of_leaf():
 
 
 def test_a_role_is_trained_and_tested_on_different_words():
-    data = TASKS["shakespeare"](seed=0, clients=3).data
+    data = BUILDERS["shakespeare"](seed=0, clients=3).data
     assert data.train.sizes.tolist() == [4900] * 3
     assert data.test.sizes.tolist() == [2100] * 3
     assert len(data.game.y) + len(data.server_test.y) == 3000
@@ -74,7 +74,7 @@ def test_a_role_is_trained_and_tested_on_different_words():
 
 
 def test_an_image_federation_has_the_papers_sizes():
-    data = TASKS["cifar100"](seed=1, clients=100).data
+    data = BUILDERS["cifar100"](seed=1, clients=100).data
     assert data.train.sizes.tolist() == [350] * 100
     assert data.test.sizes.tolist() == [150] * 100
     assert len(data.game.y) == len(data.server_test.y) == 5000
@@ -92,7 +92,7 @@ def loss(module: nn.Module, pair: tuple[torch.Tensor, torch.Tensor]) -> float:
 
 @functools.cache
 def untrained(task: str) -> Task:
-    return TASKS[task](seed=0, clients=2, per_client=20)
+    return BUILDERS[task](seed=0, clients=2, per_client=20)
 
 
 @pytest.mark.parametrize("task", ["cifar100-small", "tiny-imagenet-small", "shakespeare-small"])

@@ -8,7 +8,7 @@ from rich.table import Table
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
-from pagefl.experiments.tasks import synthetic
+from pagefl.experiments.builders import synthetic
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
 from pagefl.runtime.settings import Settings

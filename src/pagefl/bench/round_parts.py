@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from pagefl.core.algorithm import Algorithm
-from pagefl.experiments.tasks import synthetic
+from pagefl.experiments.builders import synthetic
 from pagefl.game.game import Game
 from pagefl.game.players.page import Page
 from pagefl.game.players.shared import PageShared

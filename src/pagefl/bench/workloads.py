@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pagefl.data.federated import FederatedData
 from pagefl.data.pairs import Pair
-from pagefl.experiments.tasks import synthetic
+from pagefl.experiments.builders import synthetic
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 from pagefl.runtime.task import Task

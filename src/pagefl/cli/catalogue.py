@@ -30,6 +30,7 @@ def show(
     """Print what something is, where it comes from, and its settings."""
     from pagefl.core.errors import UserError
     from pagefl.experiments import defaults, describe
+    from pagefl.experiments.tasks import TASKS
 
     if name == "settings":
         _show_settings(setting)
@@ -47,7 +48,7 @@ def show(
     console.print(Text(name, style="bold"), *about, sep="\n\n", highlight=False, markup=False)
     prefix = "players" if name in kinds["players"] else kind.removesuffix("s")
     _print(describe.of_builder(builder, f"{prefix}."))
-    changed = {**defaults.TASKS, **defaults.ALGORITHMS}.get(name, {})
+    changed = TASKS[name].run if kind == "tasks" else defaults.ALGORITHMS.get(name, {})
     if changed:
         told = ", ".join(f"{field} = {value}" for field, value in changed.items())
         console.print(f"\nDefaults of the run that it changes: {told}", highlight=False, markup=False)
@@ -79,14 +80,14 @@ def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
     from pagefl.algorithms import ALGORITHMS
     from pagefl.core.errors import UserError
     from pagefl.experiments.defaults import NICKNAMES
-    from pagefl.experiments.tasks import TASKS
+    from pagefl.experiments.tasks import BUILDERS
     from pagefl.game.players import PLAYERS
 
     nicknames = {name: PLAYERS[meaning["players"]] for name, meaning in NICKNAMES.items()}
     catalogues: dict[str, dict[str, Callable[..., object]]] = {
         "algorithms": {**ALGORITHMS, **nicknames},
         "players": {**PLAYERS},
-        "tasks": {**TASKS},
+        "tasks": {**BUILDERS},
     }
     if kind not in catalogues:
         raise UserError(f"list {kind}: expected {' or '.join(catalogues)}")

@@ -66,11 +66,12 @@ def show(
 
 def _original(task: str) -> Any:
     from pagefl.core.errors import UserError
-    from pagefl.experiments.tasks import ORIGINALS, TASKS
+    from pagefl.experiments.tasks import TASKS
 
     if task not in TASKS:
         raise UserError(f"data {task}: there is no such task; expected one of {', '.join(TASKS)}")
-    if task not in ORIGINALS:
+    original = TASKS[task].original
+    if original is None:
         err.print(f"{task} needs no files: its data are made up")
         raise typer.Exit
-    return ORIGINALS[task]
+    return original

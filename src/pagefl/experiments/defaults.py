@@ -1,37 +1,14 @@
-"""The paper's settings: defaults of tasks, algorithms and players."""
+"""Defaults of algorithms and players, most of them the paper's. Those of a task are in tasks.py."""
 
 from collections.abc import Mapping
 
 Number = float | int
 
-SYNTHETIC: Mapping[str, Number] = {
-    "lr": 0.1,
-    "epochs": 20,
-    "batch_size": 5,
-    "weight_decay": 1e-5,
-    "clip": 10.0,
-    "rounds": 1000,
-    "reward_penalty": 1e-5,
-}
 USUAL: Mapping[str, Number] = {"lr": 0.1, "epochs": 5}  # for tasks without settings
-IMAGES: Mapping[str, Number] = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
-CIFAR100 = {**IMAGES, "lr": 0.2, "epochs": 5, "batch_size": 32}
-TINY_IMAGENET = {**IMAGES, "lr": 0.1, "epochs": 20, "batch_size": 128}
-SHAKESPEARE = {**IMAGES, "lr": 1.0, "epochs": 20, "batch_size": 32}
-TASKS: dict[str, Mapping[str, Number]] = {
-    "synthetic": SYNTHETIC,
-    "synthetic-mlp": SYNTHETIC,
-    "cifar100": CIFAR100,
-    "cifar100-small": {**CIFAR100, "rounds": 40, "lr": 0.05, "epochs": 2},
-    "tiny-imagenet": TINY_IMAGENET,
-    "tiny-imagenet-small": {**TINY_IMAGENET, "rounds": 40, "lr": 0.05, "epochs": 2, "batch_size": 32},
-    "shakespeare": SHAKESPEARE,
-    "shakespeare-small": {**SHAKESPEARE, "rounds": 30, "epochs": 5},
-}
 
 
-def _players(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, tau: float) -> dict[str, dict[str, Number]]:
-    """The ranges of the players' moves, and how PAGE's agents learn."""
+def players_within(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, tau: float) -> dict[str, dict[str, Number]]:
+    """Defaults of players: the ranges of their moves, and how PAGE's agents learn."""
     ranges: dict[str, Number] = {"lr_min": lr_min, "lr_max": lr_max, "epochs_max": 20}
     return {
         "page": {**ranges, "critic_lr": critic_lr, "actor_lr": actor_lr, "tau": tau},
@@ -50,15 +27,6 @@ def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]
     learning = dict.fromkeys(("page", "page-shared", "dapfl", "random"), ranges)
     return {**learning, "schedule": {"lr_last": lr / 100, "epochs_last": 1}}
 
-
-PLAYERS: dict[str, Mapping[str, Mapping[str, Number]]] = {
-    "synthetic": _players(1e-3, 0.1, critic_lr=5e-3, actor_lr=5e-4, tau=5e-3),
-    "cifar100": _players(1e-2, 0.2, critic_lr=1e-3, actor_lr=1e-4, tau=1e-2),
-    "tiny-imagenet": _players(1e-3, 0.1, critic_lr=5e-2, actor_lr=5e-3, tau=5e-2),
-    "shakespeare": _players(1e-2, 1.0, critic_lr=1e-3, actor_lr=1e-4, tau=1e-3),
-}
-PLAYERS["synthetic-mlp"] = PLAYERS["synthetic"]
-PLAYERS |= {f"{name}-small": PLAYERS[name] for name in ("cifar100", "tiny-imagenet", "shakespeare")}
 
 DEFAULT_ALGORITHM = "fedavg"
 

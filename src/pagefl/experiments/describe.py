@@ -12,7 +12,7 @@ from pagefl.game.players import PLAYERS
 from pagefl.runtime.settings import DeploySettings
 
 from .spec import RunSpec, own_settings
-from .tasks import TASKS
+from .tasks import BUILDERS
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "multipleOf": "multiple of"}
 
@@ -60,7 +60,7 @@ def summary(builder: Callable[..., object]) -> str:
 def every() -> dict[str, list[Setting]]:
     """All settings, grouped by what they belong to."""
     found = {"run": of_model(RunSpec), "deploy": of_model(DeploySettings, "deploy.")}
-    found |= {f"task {name}": of_builder(builder, "task.") for name, builder in TASKS.items()}
+    found |= {f"task {name}": of_builder(builder, "task.") for name, builder in BUILDERS.items()}
     found |= {f"algorithm {name}": of_builder(builder, "algorithm.") for name, builder in ALGORITHMS.items()}
     found |= {f"players {name}": of_builder(builder, "players.") for name, builder in PLAYERS.items()}
     return {name: settings for name, settings in found.items() if settings}

@@ -25,7 +25,7 @@ from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 
 from . import defaults, own_code
-from .tasks import TASKS
+from .tasks import BUILDERS, TASKS, players_of
 
 Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -91,16 +91,15 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
         raw["task"] = _stands_for("task", raw["task"], _table("task", task.name))
         of_task: Mapping[str, Any] = plain(task.settings)
     else:
-        raw["task"] = _resolve_own("task", raw["task"], TASKS, skip=("seed",))
-        of_task = defaults.TASKS[raw["task"]["name"]]
+        raw["task"] = _resolve_own("task", raw["task"], BUILDERS, skip=("seed",))
+        of_task = TASKS[raw["task"]["name"]].run
     if algorithm is None:
         raw |= _without_nickname(raw["algorithm"], raw["players"])
     given = raw["players"] = {OLD_NAMES.get(name, name): value for name, value in raw["players"].items()}
     if players is not None:
         raw["players"] = _stands_for("players", given, {"name": type(players).__name__.lower(), **_arguments(players)})
     else:
-        ranges = defaults.PLAYERS.get(raw["task"]["name"]) or defaults.ranges_around(of_task)
-        raw["players"] = _resolve_own("players", given, PLAYERS, usual=ranges)
+        raw["players"] = _resolve_own("players", given, PLAYERS, usual=players_of(raw["task"]["name"], of_task))
     least, most = raw["players"].get("lr_min", 0.0), raw["players"].get("lr_max", math.inf)
     if least >= most:
         raise UserError(f"players.lr_min = {least}: it should be less than players.lr_max = {most}")
@@ -127,8 +126,8 @@ def _reaching(spec: RunSpec) -> Raw:
 
 
 def make_task(table: Raw, seed: int) -> Task:
-    own = _resolve_own("task", table, TASKS, skip=("seed",))
-    return TASKS[own.pop("name")](seed=seed, **own)
+    own = _resolve_own("task", table, BUILDERS, skip=("seed",))
+    return BUILDERS[own.pop("name")](seed=seed, **own)
 
 
 def dump(raw: Raw) -> str:

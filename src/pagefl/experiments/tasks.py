@@ -1,180 +1,104 @@
-"""Named tasks: one function each. Its arguments are the task's own settings."""
+"""The named tasks and their defaults, most of them the paper's. To add a task, add an entry to NAMED."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import torch
-from pydantic import Field
-from torch import nn
-
-from pagefl.core.errors import UserError, shortened
-from pagefl.core.examples import Splits
-from pagefl.core.memory import needs
-from pagefl.data import images, shakespeare
-from pagefl.data.cifar100 import CIFAR100
-from pagefl.data.cifar100 import CLASSES as CIFAR100_CLASSES
-from pagefl.data.images import Split
+from pagefl.data import cifar100, shakespeare, tiny_imagenet
 from pagefl.data.originals import Original
-from pagefl.data.synthetic import CLASSES, FEATURES
-from pagefl.data.synthetic import synthetic as synthetic_data
-from pagefl.data.tiny_imagenet import CLASSES as TINY_CLASSES
-from pagefl.data.tiny_imagenet import TINY_IMAGENET
-from pagefl.models.logistic import logistic
-from pagefl.models.lstm import lstm
-from pagefl.models.mlp import Mlp
-from pagefl.models.resnet import Stem, resnet18
-from pagefl.runtime.task import Task
 
-Count = Annotated[int, Field(ge=1, le=10**15)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Width = Annotated[int, Field(ge=2, le=10**15, multiple_of=2)]  # GroupNorm has two groups
+from .builders import Builder, images_task, shakespeare_roles, synthetic, synthetic_mlp, variant
+from .defaults import Number, players_within, ranges_around
 
 
-def _task(name: str, module: Callable[[], nn.Module], data: Callable[[], Splits]) -> Task:
-    """A task. Its model is first made on torch's meta device, where tensors have a shape but no memory."""
+class Small(NamedTuple):
+    """The task NAME-small: the same at a size that a laptop trains in minutes."""
 
-    def made() -> nn.Module:
-        try:
-            with torch.device("meta"):
-                size = sum(parameter.nbytes for parameter in module().parameters())
-        except RuntimeError as error:  # larger than torch can count
-            raise UserError(f"task = {name}: the model is too large: {shortened(str(error))}; use a smaller one") from None
-        needs(size, f"task = {name}: the weights of one model", "use a smaller one")
-        return module()
-
-    return Task(name, made, data)
+    task: Mapping[str, Any]  # defaults of the task's own settings
+    run: Mapping[str, Number]  # defaults of the run
+    # What `pagefl reproduce --scale laptop` changes. A table then takes an hour or two on two cores. With
+    # much less (8 rounds of 150 images) nothing is learned: global accuracy on CIFAR-100 stays at chance.
+    laptop: Mapping[str, Any]
 
 
-def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0) -> Task:
-    """Logistic regression on Synthetic(alpha, beta), 30 features, 30 classes, 375 examples a client.
-
-    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; generated as by Acar et al., ICLR 2021.
-
-    clients: number of clients
-    alpha: spread of the clients' own true models; 0 for one true model
-    beta: spread of the clients' inputs
-    theta: spread of the clients' data sizes (log-normal)
-    """
-    return _task("synthetic", lambda: logistic(FEATURES, CLASSES), lambda: synthetic_data(clients, seed, alpha, beta, theta))
+class NamedTask(NamedTuple):
+    build: Builder
+    run: Mapping[str, Number]  # defaults of the run
+    players: Mapping[str, Mapping[str, Number]]  # defaults of players, by their names
+    original: Original | None = None  # the files that it reads; None if its data are generated
+    small: Small | None = None
 
 
-def synthetic_mlp(
-    seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0, hidden: Count = 64
-) -> Task:
-    """Synthetic with one hidden layer: a small model that has a body and a head.
-
-    clients: number of clients
-    alpha: spread of the clients' own true models; 0 for one true model
-    beta: spread of the clients' inputs
-    theta: spread of the clients' data sizes (log-normal)
-    hidden: units of the hidden layer
-    """
-    return _task(
-        "synthetic-mlp", lambda: Mlp(FEATURES, CLASSES, hidden), lambda: synthetic_data(clients, seed, alpha, beta, theta)
-    )
-
-
-def cifar100(
-    seed: int,
-    clients: Count = 100,
-    per_client: Count = 500,
-    split: Split = "labels",
-    delta: Positive = 0.3,
-    sigma: Spread = 0.0,
-    augment: bool = True,
-    stem: Stem = "imagenet",
-    width: Width = 64,
-) -> Task:
-    """CIFAR-100 over clients whose mix of classes is Dir(delta), ResNet-18 with GroupNorm.
-
-    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
-
-    clients: number of clients
-    per_client: images of each client, training and test together
-    split: how images are dealt out: by Dirichlet label skew, evenly, or in shards of two classes
-    delta: concentration of the label skew; smaller is more skewed
-    sigma: spread of the clients' data sizes (log-normal); 0 for equal sizes
-    augment: crop and flip images in training
-    stem: first layer: imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3)
-    width: channels after the stem; 64 is ResNet-18
-    """
-    return _task(
-        "cifar100",
-        lambda: resnet18(CIFAR100_CLASSES, stem, width),
-        lambda: images.federation(CIFAR100, clients, per_client, split, delta, sigma, augment, seed),
-    )
-
-
-def tiny_imagenet(
-    seed: int,
-    clients: Count = 100,
-    per_client: Count = 1000,
-    split: Split = "labels",
-    delta: Positive = 0.3,
-    sigma: Spread = 0.0,
-    augment: bool = False,
-    stem: Stem = "imagenet",
-    width: Width = 64,
-) -> Task:
-    """Tiny-ImageNet over clients whose mix of 200 classes is Dir(delta), ResNet-18 with GroupNorm.
-
-    Le, Yang, Tiny ImageNet Visual Recognition Challenge, 2015.
-
-    clients: number of clients
-    per_client: images of each client, training and test together
-    split: how images are dealt out: by Dirichlet label skew, evenly, or in shards of two classes
-    delta: concentration of the label skew; smaller is more skewed
-    sigma: spread of the clients' data sizes (log-normal); 0 for equal sizes
-    augment: crop and flip images in training
-    stem: first layer: imagenet (7×7, stride 2, pooling; the paper's programs) or small (3×3)
-    width: channels after the stem; 64 is ResNet-18
-    """
-    return _task(
-        "tiny-imagenet",
-        lambda: resnet18(TINY_CLASSES, stem, width),
-        lambda: images.federation(TINY_IMAGENET, clients, per_client, split, delta, sigma, augment, seed),
-    )
-
-
-def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000, hidden: Count = 100) -> Task:
-    """The next character of what a role in Shakespeare's plays says, a two-layer LSTM.
-
-    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. A client is a role with enough samples.
-
-    clients: number of clients
-    per_client: samples of each client, training and test together
-    hidden: units of each LSTM layer
-    """
-    return _task(
-        "shakespeare",
-        lambda: lstm(len(shakespeare.ALPHABET), hidden=hidden),
-        lambda: shakespeare.federation(clients, per_client, seed),
-    )
-
-
-def small(builder: Callable[..., Task], **defaults: object) -> Callable[..., Task]:
-    """The same task at a size that a laptop trains in minutes."""
-    smaller = partial(builder, **defaults)
-    first, _, rest = (builder.__doc__ or "").partition("\n")
-    smaller.__doc__ = f"{first.removesuffix('.')}, at a laptop's size.\n{rest}"
-    return smaller
-
-
-TASKS: dict[str, Callable[..., Task]] = {
-    "synthetic": synthetic,
-    "synthetic-mlp": synthetic_mlp,
-    "cifar100": cifar100,
-    "cifar100-small": small(cifar100, clients=20, per_client=500, width=16),
-    "tiny-imagenet": tiny_imagenet,
-    "tiny-imagenet-small": small(tiny_imagenet, clients=20, per_client=500, width=8),
-    "shakespeare": shakespeare_roles,
-    "shakespeare-small": small(shakespeare_roles, clients=20, per_client=400, hidden=64),
+SYNTHETIC = {"lr": 0.1, "epochs": 20, "batch_size": 5, "weight_decay": 1e-5, "clip": 10.0}
+SYNTHETIC |= {"rounds": 1000, "reward_penalty": 1e-5}
+SYNTHETIC_PLAYERS = players_within(1e-3, 0.1, critic_lr=5e-3, actor_lr=5e-4, tau=5e-3)
+REAL = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
+NAMED = {
+    "synthetic": NamedTask(synthetic, SYNTHETIC, SYNTHETIC_PLAYERS),
+    "synthetic-mlp": NamedTask(synthetic_mlp, SYNTHETIC, SYNTHETIC_PLAYERS),
+    "cifar100": NamedTask(
+        variant(
+            images_task,
+            "CIFAR-100 over clients whose mix of classes is Dir(delta), ResNet-18 with GroupNorm.\n\n"
+            "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.",
+            cifar100.CIFAR100,
+            cifar100.CLASSES,
+            augment=True,
+        ),
+        {**REAL, "lr": 0.2, "epochs": 5, "batch_size": 32},
+        players_within(1e-2, 0.2, critic_lr=1e-3, actor_lr=1e-4, tau=1e-2),
+        cifar100.CIFAR100,
+        Small(
+            {"clients": 20, "per_client": 500, "width": 16},
+            {"rounds": 40, "lr": 0.05, "epochs": 2},
+            {"task.width": 8, "rounds": 20, "epochs": 1, "lr": 0.1},
+        ),
+    ),
+    "tiny-imagenet": NamedTask(
+        variant(
+            images_task,
+            "Tiny-ImageNet over clients whose mix of 200 classes is Dir(delta), ResNet-18 with GroupNorm.\n\n"
+            "Le, Yang, Tiny ImageNet Visual Recognition Challenge, 2015.",
+            tiny_imagenet.TINY_IMAGENET,
+            tiny_imagenet.CLASSES,
+            per_client=1000,
+        ),
+        {**REAL, "lr": 0.1, "epochs": 20, "batch_size": 128},
+        players_within(1e-3, 0.1, critic_lr=5e-2, actor_lr=5e-3, tau=5e-2),
+        tiny_imagenet.TINY_IMAGENET,
+        Small(
+            {"clients": 20, "per_client": 500, "width": 8},
+            {"rounds": 40, "lr": 0.05, "epochs": 2, "batch_size": 32},
+            {"task.per_client": 200, "rounds": 15, "epochs": 1, "lr": 0.1},
+        ),
+    ),
+    "shakespeare": NamedTask(
+        shakespeare_roles,
+        {**REAL, "lr": 1.0, "epochs": 20, "batch_size": 32},
+        players_within(1e-2, 1.0, critic_lr=1e-3, actor_lr=1e-4, tau=1e-3),
+        shakespeare.SHAKESPEARE,
+        Small(
+            {"clients": 20, "per_client": 400, "hidden": 64},
+            {"rounds": 30, "epochs": 5},
+            {"rounds": 15, "epochs": 1},
+        ),
+    ),
 }
-ORIGINALS: dict[str, Original] = {
-    name: original
-    for name in TASKS
-    for original in (CIFAR100, TINY_IMAGENET, shakespeare.SHAKESPEARE)
-    if name.removesuffix("-small") == original.name
-}
+
+
+def _small(task: NamedTask, changed: Small) -> NamedTask:
+    title = (task.build.__doc__ or "").partition("\n")[0].removesuffix(".")
+    build = variant(task.build, f"{title}, at a laptop's size.", **changed.task)
+    return NamedTask(build, {**task.run, **changed.run}, task.players, task.original)
+
+
+TASKS: dict[str, NamedTask] = {}
+for _name, _named in NAMED.items():
+    TASKS[_name] = _named
+    if _named.small:
+        TASKS[f"{_name}-small"] = _small(_named, _named.small)
+BUILDERS = {name: task.build for name, task in TASKS.items()}
+
+
+def players_of(task: str, run: Mapping[str, Number]) -> Mapping[str, Mapping[str, Number]]:
+    """Defaults of players on a task. On a user's own task they follow the lr and epochs of the run."""
+    return TASKS[task].players if task in TASKS else ranges_around(run)

@@ -16,8 +16,8 @@ from pagefl.runtime.halves import Say
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 
-from . import defaults
 from .spec import RunSpec
+from .tasks import players_of
 
 
 def ranges_of(spec: RunSpec) -> Ranges:
@@ -25,8 +25,8 @@ def ranges_of(spec: RunSpec) -> Ranges:
     given: dict[str, Any] = {
         name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players
     }
-    ranges = defaults.PLAYERS.get(spec.task["name"]) or defaults.ranges_around({"lr": spec.lr, "epochs": spec.epochs})
-    return Ranges(**{**ranges["random"], **given})
+    usual: dict[str, Any] = {**players_of(spec.task["name"], {"lr": spec.lr, "epochs": spec.epochs})["random"]}
+    return Ranges(**{**usual, **given})
 
 
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pagefl.experiments import sweep
 from pagefl.experiments.compare import data_settings, methods
 from pagefl.experiments.paper import Experiment
 from pagefl.experiments.sweep import Found
-from pagefl.experiments.tasks import ORIGINALS
+from pagefl.experiments.tasks import TASKS
 from pagefl.runtime import record
 from pagefl.runtime.halves import Say
 from pagefl.runtime.machine import machine
@@ -26,8 +26,9 @@ def available(experiment: Experiment, say: Say) -> Experiment:
     blocks = []
     for block in experiment.blocks:
         try:
-            for task in {spec.task["name"] for row in block.rows.values() for spec in row} & set(ORIGINALS):
-                ORIGINALS[task].find()
+            for task in {spec.task["name"] for row in block.rows.values() for spec in row}:
+                if original := TASKS[task].original:
+                    original.find()
             blocks.append(block)
         except UserError as missing:
             say(f"left out: {block.title}: {missing}")
