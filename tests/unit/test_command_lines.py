@@ -220,10 +220,10 @@ def test_a_path_is_printed_as_it_is(name, place, monkeypatch, capsys):
 def test_a_bug_prints_a_short_traceback_without_values(monkeypatch, capsys):
     from pagefl.cli import catalogue
 
-    def broken(kind):
+    def broken(depth=0):
         secret = "a value"
-        if len(kind) < 100:
-            broken(kind + "x")
+        if depth < 100:
+            broken(depth + 1)
         raise KeyError(secret.upper())
 
     monkeypatch.setattr(catalogue, "_catalogue", broken)

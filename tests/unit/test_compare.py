@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,10 @@ from pagefl.cli import main, sweeps
 from pagefl.experiments import compare
 from pagefl.experiments import spec as specs
 from pagefl.experiments.compare import Recorded
-from pagefl.experiments.paper import experiment
+from pagefl.experiments.paper import TABLES, Panel, Published, Row, Table
+from pagefl.experiments.scales import experiment
 from pagefl.experiments.sweep import Found, name_of
-from pagefl.report import reproduce, tables
+from pagefl.report import figures, reproduce, tables
 
 SMALL = {"task": {"name": "synthetic", "clients": 3}, "epochs": 1, "rounds": 2}
 
@@ -293,6 +295,29 @@ def test_table2_is_written_without_table1s_figure(tmp_path):
     assert made[0].title == "synthetic: convergence"
     assert {path.name for path in written} == {"table2-paper.md", "table2-paper.tex", "table2-paper.csv"}
     assert "paper: round" in (tmp_path / "table2-paper.csv").read_text()
+
+
+@pytest.mark.parametrize("figure", [*figures.FIGURES, None])
+def test_a_new_table_is_one_entry(figure, tmp_path, monkeypatch, capsys):
+    panels = (
+        Panel("synthetic", {"slow": Row({"algorithm": "fedavg", "lr": 0.01}, Published(12.0, 34.5, 0.1))}, shows=("accuracy",)),
+        Panel("synthetic-mlp", {"fast": Row({"algorithm": "fedavg", "lr": 1.0})}, about="with a body", shows=("clients",)),
+    )
+    monkeypatch.setitem(TABLES, "mine", Table("Two rates", panels, figure))
+    wanted = experiment("mine", "smoke")
+    assert [spec.lr for spec in wanted.specs] == [0.01, 0.01, 1.0, 1.0]  # two seeds each
+    runs = [found("x", own, 50) for own in wanted.specs]
+    monkeypatch.setattr(reproduce.sweep, "finished", lambda specs, folder: runs)
+    monkeypatch.setattr(reproduce.record, "read", lambda path: ([], []))
+    made, written = reproduce.write(wanted, "smoke", tmp_path, tmp_path / "runs")
+    assert [table.title for table in made] == ["synthetic", "synthetic-mlp, with a body: clients, last round"]
+    assert made[0].rows == [["slow", *["80.00 ± 0.00"] * 4, "2", "12.00 ± 0.10", "34.50"]]
+    drawn = {f"mine-smoke-{figure}{suffix}" for suffix in (".png", ".svg")} if figure else set()
+    assert {path.name for path in written} == {f"mine-smoke{suffix}" for suffix in (".md", ".tex", ".csv", ".html")} | drawn
+    monkeypatch.setattr("sys.argv", ["pagefl", "list", "tables"])
+    with pytest.raises(SystemExit):
+        main()
+    assert re.search(r"^ mine +Two rates +$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 
 import pagefl
 from pagefl.algorithms import ALGORITHMS
+from pagefl.experiments.paper import TABLES
 from pagefl.experiments.tasks import TASKS
 
 SOURCE = Path(pagefl.__file__).parent
@@ -145,6 +146,12 @@ def test_a_task_is_named_in_its_entry_only():
     default = {"synthetic"}  # of a spec
     for path in set(SOURCE.rglob("*.py")) - allowed:
         assert not texts(path) & (TASKS.keys() - default), path
+
+
+def test_a_table_is_named_in_its_entry_only():
+    """So that a new table is one entry. Table 5 has no runs: it is a benchmark."""
+    for path in set(SOURCE.rglob("*.py")) - {SOURCE / "experiments" / "paper.py"}:
+        assert not texts(path) & (TABLES.keys() - {"table5"}), path
 
 
 def test_benchmarks_import_what_is_there():

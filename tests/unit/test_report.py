@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from pagefl.core.errors import UserError, printable
-from pagefl.experiments import paper, sweep
 from pagefl.experiments import spec as specs
+from pagefl.experiments import sweep
+from pagefl.experiments.scales import Block
 from pagefl.report import figures, html, progress
 from pagefl.runtime import numbers
 
@@ -230,7 +231,7 @@ def test_curves_leave_out_what_is_no_number(tmp_path: Path) -> None:
     for record, value in zip(rounds, [None, HOSTILE, math.nan, 1e308], strict=True):
         record |= {"reward_clients": value, "local_accuracy": value}
     found = [sweep.Found(sweep.name_of(spec), spec, rounds, tmp_path)]
-    figure = figures.curves([paper.Block("a title", {"fedavg": [spec]}, {})], found)
+    figure = figures.curves([Block("a title", "synthetic", {"fedavg": [spec]}, {})], found)
     lines = {str(line.get_label()): line.get_ydata() for axes in figure.axes for line in axes.get_lines()}
     assert np.isnan(lines["local accuracy"]).all()
     assert np.isnan(lines["clients' reward"]).all()

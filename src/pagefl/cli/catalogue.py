@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from pagefl.experiments.describe import Setting
 
 
-def list_(kind: Annotated[str, typer.Argument(help="algorithms, players or tasks")]) -> None:
-    """List the algorithms, players or tasks."""
+def list_(kind: Annotated[str, typer.Argument(help="algorithms, players, tasks or tables")]) -> None:
+    """List the algorithms, players, tasks, or the paper's tables and figures."""
+    from pagefl.core.errors import UserError
+    from pagefl.experiments.paper import TABLES
+
+    listed = {of: {name: _title(about) for name, about in own.items()} for of, own in _catalogue().items()}
+    listed["tables"] = {name: table.title for name, table in TABLES.items()}
+    if kind not in listed:
+        raise UserError(f"list {kind}: expected {' or '.join(listed)}")
     table = Table("name", "what", box=None)
-    for name, about in _catalogue(kind).items():
-        table.add_row(name, (about.__doc__ or "").strip().split("\n")[0])
+    for name, title in listed[kind].items():
+        table.add_row(name, title)
     console.print(table)
+
+
+def _title(about: object) -> str:
+    return (about.__doc__ or "").strip().split("\n")[0]
 
 
 def show(
@@ -35,7 +46,7 @@ def show(
     if name == "settings":
         _show_settings(setting)
         return
-    kinds = {kind: _catalogue(kind) for kind in ("tasks", "algorithms", "players")}
+    kinds = _catalogue()
     kind = next((kind for kind, entries in kinds.items() if name in entries), None)
     if kind is None:
         valid = dict.fromkeys(entry for entries in kinds.values() for entry in entries)
@@ -76,19 +87,11 @@ def _print(settings: "list[Setting]") -> None:
     console.print(table)
 
 
-def _catalogue(kind: str) -> dict[str, Callable[..., object]]:
+def _catalogue() -> dict[str, dict[str, Callable[..., object]]]:
     from pagefl.algorithms import ALGORITHMS
-    from pagefl.core.errors import UserError
     from pagefl.experiments.defaults import NICKNAMES
     from pagefl.experiments.tasks import BUILDERS
     from pagefl.game.players import PLAYERS
 
     nicknames = {name: PLAYERS[meaning["players"]] for name, meaning in NICKNAMES.items()}
-    catalogues: dict[str, dict[str, Callable[..., object]]] = {
-        "algorithms": {**ALGORITHMS, **nicknames},
-        "players": {**PLAYERS},
-        "tasks": {**BUILDERS},
-    }
-    if kind not in catalogues:
-        raise UserError(f"list {kind}: expected {' or '.join(catalogues)}")
-    return catalogues[kind]
+    return {"algorithms": {**ALGORITHMS, **nicknames}, "players": {**PLAYERS}, "tasks": {**BUILDERS}}

@@ -1,6 +1,7 @@
 """`pagefl sweep, compare, reproduce`: many runs at once, and their statistics."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -52,7 +53,7 @@ def compare(
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="table1 … table5, fig2 or fig3")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A table or figure: see `pagefl list tables`.")],
     scale: Annotated[str, typer.Option(help="smoke (seconds), laptop (hours) or paper (days)")] = "laptop",
     task: Annotated[str | None, typer.Option(help="Only this task, such as synthetic.")] = None,
     jobs: Jobs = 0,
@@ -64,7 +65,7 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of the paper. Started again, it continues where it stopped."""
     from pagefl.core.errors import UserError
-    from pagefl.experiments import paper
+    from pagefl.experiments import scales
     from pagefl.experiments import sweep as sweeps
     from pagefl.report import reproduce as reports
     from pagefl.report.progress import duration
@@ -74,14 +75,12 @@ def reproduce(
         return
     if scale not in ("smoke", "laptop", "paper"):
         raise UserError(f"--scale {scale}: expected smoke, laptop or paper")
-    wanted = paper.experiment(name, cast(paper.Scale, scale))
+    wanted = scales.experiment(name, cast(scales.Scale, scale))
     if task is not None:
-        blocks = tuple(block for block in wanted.blocks if block.title.split(",")[0] == task)
+        blocks = tuple(block for block in wanted.blocks if block.task == task)
         if not blocks:
-            raise UserError(
-                f"--task {task}: {name} has {', '.join(dict.fromkeys(b.title.split(',')[0] for b in wanted.blocks))}"
-            )
-        wanted = paper.Experiment(wanted.name, wanted.title, blocks)
+            raise UserError(f"--task {task}: {name} has {', '.join(dict.fromkeys(block.task for block in wanted.blocks))}")
+        wanted = replace(wanted, blocks=blocks)
     wanted = reports.available(wanted, _say)
     runs = out / "runs"
     mine = wanted.specs[_part(part)]

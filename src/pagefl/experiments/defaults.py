@@ -48,3 +48,11 @@ ALGORITHMS: dict[str, Mapping[str, Number]] = {
     "fedrecon": {"epochs": 18},
     "pfedme": {"lr": 0.005},
 }
+
+# Settings at laptop scale, where a task has fewer epochs.
+LAPTOP_EFFORT: dict[str, Mapping[str, Number]] = {
+    "dapfl": {"players.epochs_max": 4},
+    "page": {"players.epochs_max": 4},
+    "ditto": {"algorithm.personal_epochs": 1},
+    "fedrecon": {"algorithm.reconstruction_epochs": 1},
+}

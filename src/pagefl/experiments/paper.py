@@ -1,20 +1,17 @@
-"""Every table and figure of the paper as data: its runs, its rows and the published numbers.
+"""Every table and figure of the paper as data: its tasks, rows, columns, figure and the published numbers.
 
 Chen, Wang, Hu, Yan, Zhou, Lin: PAGE: Equilibrate Personalization and Generalization in Federated Learning.
 WWW 2024.
+
+To add a table, add an entry to TABLES.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from pagefl.core.errors import UserError
-
-from .spec import RunSpec, put, resolve
-from .tasks import TASKS
-
-Scale = Literal["smoke", "laptop", "paper"]
-Shows = Literal["accuracy", "clients", "convergence", "differences"]
+Columns = Literal["accuracy", "clients", "convergence", "differences"]  # made by report/tables.py
+Figure = Literal["plane", "curves", "pairs"]  # drawn by report/figures.py
 PAPER_TASKS = ("synthetic", "cifar100", "tiny-imagenet", "shakespeare")
 METHODS = {  # in the order of Table 1, with the side whose convergence Table 2 reports
     "fedavg": "global",
@@ -40,27 +37,30 @@ class Published(NamedTuple):
     global_std: float | None = None
     local_std: float | None = None
     converged: int | None = None
+    side: str = "global"  # the side that converged
+
+
+class Row(NamedTuple):
+    settings: Mapping[str, Any]  # by names such as algorithm or task.clients
+    published: Published | None = None
 
 
 @dataclass(frozen=True)
-class Block:
-    """One table, or one panel of a figure."""
+class Panel:
+    """Rows of runs on one task: one table, or one panel of a figure."""
 
-    title: str
-    rows: Mapping[str, list[RunSpec]]  # one run per seed
-    published: Mapping[str, Published]
-    shows: tuple[Shows, ...] = ("accuracy", "differences", "clients")
+    task: str
+    rows: Mapping[str, Row]
+    about: str = ""  # what follows the task in the title
+    shows: tuple[Columns, ...] = ("accuracy", "differences", "clients")
+    laptop: str | None = None  # the task at laptop scale, if it is another one
 
 
 @dataclass(frozen=True)
-class Experiment:
-    name: str
+class Table:
     title: str
-    blocks: tuple[Block, ...]
-
-    @property
-    def specs(self) -> list[RunSpec]:
-        return [spec for block in self.blocks for row in block.rows.values() for spec in row]
+    panels: tuple[Panel, ...]
+    figure: Figure | None = "plane"
 
 
 # Table 1: global mean, std, local mean, std. Table 2, below it: the round of convergence.
@@ -124,14 +124,7 @@ TABLE2: dict[str, tuple[int | None, ...]] = {
     "tiny-imagenet": (404, 430, 479, 422, 366, 402, 361, 513, 490, 523, 493),
     "shakespeare": (602, 552, 655, 546, 607, 590, 657, 642, 498, 646, 556),
 }
-SKEWS: dict[str, dict[str, float]] = {
-    "sigma = 0.1": {"sigma": 0.1},
-    "sigma = 0.3": {"sigma": 0.3},
-    "sigma = 0.5": {"sigma": 0.5},
-    "delta = 0.1": {"delta": 0.1},
-    "delta = 0.5": {"delta": 0.5},
-    "delta = 1": {"delta": 1.0},
-}
+SKEWS = {"sigma": (0.1, 0.3, 0.5), "delta": (0.1, 0.5, 1.0)}
 TABLE3: dict[str, tuple[tuple[float, float], ...]] = {  # (global, local) for each skew
     "page": ((33.47, 40.96), (33.61, 40.91), (33.52, 40.93), (32.69, 54.58), (33.57, 40.97), (33.53, 40.02)),
     "fedrecon": ((24.13, 31.88), (22.91, 32.91), (21.23, 34.95), (23.77, 47.29), (25.24, 25.65), (25.69, 20.13)),
@@ -140,116 +133,89 @@ TABLE3: dict[str, tuple[tuple[float, float], ...]] = {  # (global, local) for ea
     "fedala": ((31.55, 39.63), (31.46, 39.64), (31.08, 39.64), (30.46, 53.58), (32.27, 34.98), (32.84, 30.24)),
     "fedrod": ((31.71, 32.19), (31.39, 32.31), (31.06, 32.88), (30.53, 49.44), (32.35, 28.18), (32.16, 22.98)),
 }
-TABLE4_CLIENTS = {50: Published(91.75, 96.62, converged=618), 100: Published(92.67, 96.24, converged=891)}
-TABLE4_CLIENTS[1000] = Published(92.39, 96.43, converged=928)
+TABLE4_CLIENTS = {
+    50: Published(91.75, 96.62, converged=618),
+    100: Published(92.67, 96.24, converged=891),
+    1000: Published(92.39, 96.43, converged=928),
+}
 TABLE4_BIAS = {
     "10:1": Published(35.11, 40.19, converged=538),
     "1:1": Published(33.55, 40.94, converged=499),
     "1:10": Published(31.91, 41.55, converged=493),
 }
-# At laptop scale, in proportion to the fewer epochs of the task.
-LAPTOP_EFFORT: dict[str, dict[str, Any]] = {
-    "dapfl": {"players.epochs_max": 4},
-    "page": {"players.epochs_max": 4},
-    "ditto": {"algorithm.personal_epochs": 1},
-    "fedrecon": {"algorithm.reconstruction_epochs": 1},
-}
+FIG3 = (("p",), ("eta",), ("alpha",), ("eta", "alpha"), ("p", "eta"), ("p", "alpha"), ("p", "eta", "alpha"))
 FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and its label
 
 
-def experiment(name: str, scale: Scale) -> Experiment:
-    builders = {"table1": _table1, "table2": _table2, "table3": _table3, "table4": _table4, "fig2": _fig2, "fig3": _fig3}
-    if name not in builders:
-        raise UserError(f"reproduce {name}: expected one of {', '.join([*builders, 'table5'])}")
-    title, blocks = builders[name](scale)
-    return Experiment(name, title, tuple(blocks))
-
-
-def _runs(task: str, method: str, scale: Scale, own: Mapping[str, Any] = {}, **settings: Any) -> list[RunSpec]:
-    """One run per seed, at this scale."""
-    raw: dict[str, Any] = {"task": {"name": task, **own}, "algorithm": method, **settings}
-    seeds: tuple[int, ...] = (0, 1, 2)
-    smaller: dict[str, Any] = {}
-    small = TASKS[task].small
-    if scale == "smoke":
-        seeds = (0, 1)
-        smaller = {"epochs": 1, "rounds": 2, "task.clients": min(4, own.get("clients", 4))}
-        smaller |= {"task.per_client": 40} if small else {}
-    elif scale == "laptop" and small:
-        seeds = (0,)
-        smaller = {**small.laptop, **LAPTOP_EFFORT.get(method, {})}
-    elif scale == "laptop" and own.get("clients", 0) > 100:
-        seeds = (0,)
-    for name, value in smaller.items():
-        put(raw, name, value)
-    if scale != "paper" and small:
-        put(raw, "task.name", f"{task}-small")
-    raw["clients_every"] = resolve(raw).rounds  # record the clients in the last round only
-    return [resolve({**raw, "seed": seed}) for seed in seeds]
+def _on_every_task(methods: Iterable[str], shows: tuple[Columns, ...] = Panel.shows) -> tuple[Panel, ...]:
+    panels = []
+    for task in PAPER_TASKS:
+        able = [method for method in methods if method in TABLE1[task]]  # a logistic model has no body to share
+        panels.append(
+            Panel(task, {method: Row({"algorithm": method}, _published(task, method)) for method in able}, shows=shows)
+        )
+    return tuple(panels)
 
 
 def _published(task: str, method: str) -> Published:
-    means = TABLE1[task][method]
-    return Published(means[0], means[2], means[1], means[3], TABLE2[task][TABLE2_ORDER.index(method)])
+    global_mean, global_std, local_mean, local_std = TABLE1[task][method]
+    converged = TABLE2[task][TABLE2_ORDER.index(method)]
+    return Published(global_mean, local_mean, global_std, local_std, converged, METHODS[method])
 
 
-def _by_task(scale: Scale, methods: tuple[str, ...], shows: tuple[Shows, ...] = Block.shows) -> list[Block]:
-    blocks = []
-    for task in PAPER_TASKS:
-        able = [method for method in methods if method in TABLE1[task]]  # a logistic model has no body to share
-        rows = {method: _runs(task, method, scale) for method in able}
-        blocks.append(Block(task, rows, {method: _published(task, method) for method in able}, shows))
-    return blocks
+def _skewed() -> tuple[Panel, ...]:
+    skews = [(name, value) for name, values in SKEWS.items() for value in values]
+    return tuple(
+        Panel(
+            "cifar100",
+            {method: Row({"algorithm": method, f"task.{name}": value}, Published(*TABLE3[method][at])) for method in PERSONAL},
+            about=f"{name} = {value:g}",
+        )
+        for at, (name, value) in enumerate(skews)
+    )
 
 
-def _table1(scale: Scale) -> tuple[str, list[Block]]:
-    return "Global and local accuracy", _by_task(scale, tuple(METHODS))
+def _played(factors: tuple[str, ...]) -> Row:
+    """Only these factors are played. The others stay as in the fixed methods."""
+    return Row({"algorithm": "page", "freeze": [factor for factor in FACTORS if factor not in factors]})
 
 
-def _table2(scale: Scale) -> tuple[str, list[Block]]:
-    return "Rounds until convergence", _by_task(scale, tuple(METHODS), ("convergence",))
-
-
-def _table3(scale: Scale) -> tuple[str, list[Block]]:
-    blocks = []
-    for at, (title, skew) in enumerate(SKEWS.items()):
-        rows = {method: _runs("cifar100", method, scale, skew) for method in PERSONAL}
-        blocks.append(Block(f"cifar100, {title}", rows, {method: Published(*TABLE3[method][at]) for method in PERSONAL}))
-    return "Quantity and label skew", blocks
-
-
-def _table4(scale: Scale) -> tuple[str, list[Block]]:
-    sizes = {f"{n} clients": _runs("synthetic", "page", scale, {"clients": n}) for n in TABLE4_CLIENTS}
-    task = _learned(scale)
-    biased = {ratio: _runs(task, "page", scale, bias=ratio) for ratio in TABLE4_BIAS}
-    published = {f"{n} clients": numbers for n, numbers in TABLE4_CLIENTS.items()}
-    # Without differences: each number of clients has other data.
-    shows: tuple[Shows, ...] = ("accuracy", "clients", "convergence")
-    return "PAGE with more clients, and with other demand ratios", [
-        Block("synthetic, number of clients", sizes, published, shows),
-        Block(
-            f"{task}, reward ratio server:clients", biased, TABLE4_BIAS if task == "cifar100" else {}, (*shows, "differences")
+TABLES: dict[str, Table] = {
+    "table1": Table("Global and local accuracy", _on_every_task(METHODS)),
+    "table2": Table("Rounds until convergence", _on_every_task(METHODS, ("convergence",)), figure=None),
+    "table3": Table("Quantity and label skew", _skewed()),
+    "table4": Table(
+        "PAGE with more clients, and with other demand ratios",
+        (
+            Panel(
+                "synthetic",
+                {
+                    f"{clients} clients": Row({"algorithm": "page", "task.clients": clients}, numbers)
+                    for clients, numbers in TABLE4_CLIENTS.items()
+                },
+                about="number of clients",
+                shows=("accuracy", "clients", "convergence"),  # no differences: other clients have other data
+            ),
+            Panel(
+                "cifar100",
+                {ratio: Row({"algorithm": "page", "bias": ratio}, numbers) for ratio, numbers in TABLE4_BIAS.items()},
+                about="reward ratio server:clients",
+                shows=("accuracy", "clients", "convergence", "differences"),
+                laptop="synthetic",  # PAGE's agents learn over hundreds of rounds
+            ),
         ),
-    ]
-
-
-def _learned(scale: Scale) -> str:
-    """The task on which PAGE's own settings are compared.
-
-    Its agents learn over hundreds of rounds. On a laptop only Synthetic is fast enough for that.
-    """
-    return "synthetic" if scale == "laptop" else "cifar100"
-
-
-def _fig2(scale: Scale) -> tuple[str, list[Block]]:
-    return "Accuracy and rewards of PAGE", _by_task(scale, ("page",))
-
-
-def _fig3(scale: Scale) -> tuple[str, list[Block]]:
-    """Ablation: some of the three factors are played, the others stay as in the fixed methods."""
-    played = [("p",), ("eta",), ("alpha",), ("eta", "alpha"), ("p", "eta"), ("p", "alpha"), ("p", "eta", "alpha")]
-    rows = {}
-    for factors in played:
-        frozen = [factor for factor in FACTORS if factor not in factors]
-        rows[" + ".join(FACTORS[factor] for factor in factors)] = _runs(_learned(scale), "page", scale, freeze=frozen)
-    return "Ablation: what PAGE's players choose", [Block(_learned(scale), rows, {})]
+    ),
+    "table5": Table("Time of each part of a round of PAGE, by `pagefl bench table5`", (), figure=None),
+    "fig2": Table("Accuracy and rewards of PAGE", _on_every_task(["page"]), figure="curves"),
+    "fig3": Table(
+        "Ablation: what PAGE's players choose",
+        (
+            Panel(
+                "cifar100",
+                {" + ".join(FACTORS[factor] for factor in factors): _played(factors) for factors in FIG3},
+                laptop="synthetic",
+            ),
+        ),
+        figure="pairs",
+    ),
+}

@@ -23,7 +23,11 @@ STUDENT = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 SIDES = ("global", "local")
-LOCAL = ("local_accuracy_before", "local_std", "local_worst10")
+LOCAL = {  # of the last round, with their labels in tables
+    "local_accuracy_before": "local before training",
+    "local_std": "std over clients",
+    "local_worst10": "worst tenth",
+}
 CURVES = ("global_accuracy", "local_accuracy", *LOCAL)
 METRICS = ("global_last", "global_best", "local_last", "local_best", *LOCAL)
 CONVERGENCE = tuple(f"{side}_{what}" for side in SIDES for what in ("converged", "plateau"))

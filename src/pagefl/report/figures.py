@@ -1,14 +1,14 @@
 """Figures as PNG and SVG files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from pagefl.experiments import sweep
-from pagefl.experiments.paper import Block
+from pagefl.experiments import paper, sweep
+from pagefl.experiments.scales import Block
 from pagefl.experiments.statistics import by_run
 from pagefl.experiments.sweep import Found
 from pagefl.runtime import numbers
@@ -111,21 +111,30 @@ def _curve(rounds: Sequence[Numbers], column: str) -> npt.NDArray[np.float64]:
     return np.array([entry[column] for entry in rounds], np.float64)  # None becomes NaN, which leaves a gap
 
 
-def pairs(block: Block, found: Sequence[Found]) -> Figure:
+def pairs(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     """Figure 3: two points per row. Bars would have to start at zero, and the differences are small."""
-    means = _means(block, found)
-    figure = Figure(figsize=(max(6.0, 1.1 * len(means) + 1.5), 3.6), layout="constrained")
-    axis = figure.subplots()
-    places = np.arange(len(means))
-    for at, (label, mean, spread, colour) in enumerate((("global", 0, 2, COLOURS[0]), ("local", 1, 3, COLOURS[1]))):
-        heights, errors = ([point[i] for point in means.values()] for i in (mean, spread))
-        x, marker = places + 0.16 * at - 0.08, MARKERS[at]
-        axis.errorbar(x, heights, yerr=errors, label=label, color=colour, marker=marker, linestyle="", capsize=3)
-    axis.set_xticks(places, list(means), rotation=20, ha="right")
-    axis.set(ylabel="accuracy, %", title=block.title)
-    axis.grid(axis="y", linewidth=0.4)
-    figure.legend(loc="outside upper right", frameon=False, ncols=2)
+    panels = [(block, _means(block, found)) for block in blocks]
+    widest = max(len(means) for _, means in panels)
+    figure = Figure(figsize=(max(6.0, 1.1 * widest + 1.5), 3.6 * len(blocks)), layout="constrained")
+    axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
+    for axis, (block, means) in zip(axes, panels, strict=True):
+        places = np.arange(len(means))
+        for at, (label, mean, spread, colour) in enumerate((("global", 0, 2, COLOURS[0]), ("local", 1, 3, COLOURS[1]))):
+            heights, errors = ([point[i] for point in means.values()] for i in (mean, spread))
+            x, marker = places + 0.16 * at - 0.08, MARKERS[at]
+            axis.errorbar(x, heights, yerr=errors, label=label, color=colour, marker=marker, linestyle="", capsize=3)
+        axis.set_xticks(places, list(means), rotation=20, ha="right")
+        axis.set(ylabel="accuracy, %", title=block.title)
+        axis.grid(axis="y", linewidth=0.4)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False, ncols=2)
     return figure
+
+
+FIGURES: dict[paper.Figure, Callable[[Sequence[Block], Sequence[Found]], Figure]] = {
+    "plane": plane,
+    "curves": curves,
+    "pairs": pairs,
+}
 
 
 def _means(block: Block, found: Sequence[Found]) -> dict[str, list[float]]:

@@ -3,15 +3,14 @@
 import json
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from pagefl.core.errors import UserError
 from pagefl.experiments import sweep
 from pagefl.experiments.compare import data_settings, methods
-from pagefl.experiments.paper import Experiment
+from pagefl.experiments.scales import Experiment
 from pagefl.experiments.sweep import Found
 from pagefl.experiments.tasks import TASKS
 from pagefl.runtime import record
@@ -34,7 +33,7 @@ def available(experiment: Experiment, say: Say) -> Experiment:
             say(f"left out: {block.title}: {missing}")
     if not blocks:
         raise UserError(f"{experiment.name}: none of its data are there; `pagefl data check TASK` says what is missing")
-    return Experiment(experiment.name, experiment.title, tuple(blocks))
+    return replace(experiment, blocks=tuple(blocks))
 
 
 def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple[list[tables.Table], list[Path]]:
@@ -54,7 +53,9 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple
         written.append(base.with_suffix(suffix))
         written[-1].write_text(text, encoding="utf-8")
     if found:
-        for suffix, figure in _figures(experiment, found).items():
+        if experiment.figure:
+            figure = figures.FIGURES[experiment.figure](experiment.blocks, found)
+            suffix = "" if experiment.name.startswith("fig") else f"-{experiment.figure}"  # beside a table
             written += figures.save(figure, folder / f"{experiment.name}-{scale}{suffix}")
         written.append(base.with_suffix(".html"))
         specs = [one.spec for one in found]
@@ -64,16 +65,6 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple
         runs_by = {name: one.rounds for name, one in zip(titles, found, strict=True)}
         html.write_report(written[-1], f"{experiment.name}: {experiment.title}", runs_by, about, clients)
     return made, written
-
-
-def _figures(experiment: Experiment, found: Sequence[Found]) -> dict[str, Figure]:
-    if experiment.name == "fig2":
-        return {"": figures.curves(experiment.blocks, found)}
-    if experiment.name == "fig3":
-        return {"": figures.pairs(experiment.blocks[0], found)}
-    if not any("accuracy" in block.shows for block in experiment.blocks):
-        return {}
-    return {"-plane": figures.plane(experiment.blocks, found)}
 
 
 def _about(experiment: Experiment, scale: str, found: Sequence[Found]) -> str:

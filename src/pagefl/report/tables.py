@@ -13,8 +13,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pagefl.experiments import statistics, sweep
-from pagefl.experiments.paper import METHODS, Block, Published, Shows
-from pagefl.experiments.statistics import ENOUGH, SIDES
+from pagefl.experiments.paper import Columns, Published
+from pagefl.experiments.scales import Block
+from pagefl.experiments.statistics import ENOUGH, LOCAL, SIDES
 from pagefl.experiments.sweep import Found
 
 ACCURACY = {  # metric of statistics.summary, and its label
@@ -22,11 +23,6 @@ ACCURACY = {  # metric of statistics.summary, and its label
     "global_best": "global, best",
     "local_last": "local, last",
     "local_best": "local, best",
-}
-CLIENTS = {
-    "local_accuracy_before": "local before training",
-    "local_std": "std over clients",
-    "local_worst10": "worst tenth",
 }
 DASH = "–"
 Row = Mapping[str, Any]  # a row of statistics.summary
@@ -104,8 +100,8 @@ def accuracy(title: str, summary: pd.DataFrame) -> Table:
 
 
 def clients(title: str, summary: pd.DataFrame) -> Table:
-    rows = [[row["method"], *_per_cent(row, CLIENTS)] for row in _rows(summary)]
-    return Table(f"{title}: clients, last round", ["", *CLIENTS.values()], rows)
+    rows = [[row["method"], *_per_cent(row, LOCAL)] for row in _rows(summary)]
+    return Table(f"{title}: clients, last round", ["", *LOCAL.values()], rows)
 
 
 def convergence(title: str, summary: pd.DataFrame) -> Table:
@@ -128,7 +124,7 @@ def differences(title: str, summary: pd.DataFrame) -> Table:
     return Table(f"{title}: against the best other method, points and 95 % interval", ["", "global, last", "local, last"], rows)
 
 
-TABLES: dict[Shows, Callable[[str, pd.DataFrame], Table]] = {
+TABLES: dict[Columns, Callable[[str, pd.DataFrame], Table]] = {
     "accuracy": accuracy,
     "differences": differences,
     "clients": clients,
@@ -162,18 +158,27 @@ def _spread(mean: float, std: float, form: str) -> str:
     return f"{mean:{form}}" + ("" if isnan(std) else f" ± {std:{form}}")
 
 
-def _with_published(table: Table, shows: Shows, published: Mapping[str, Published]) -> Table:
-    if not published or shows == "clients":
-        return table
-    columns = ["paper: global", "paper: local"] if shows == "accuracy" else ["paper: round"]
-    cells = {row[0]: [DASH] * len(columns) for row in table.rows}
-    for name, numbers in published.items():
-        if shows == "accuracy":
-            means = ((numbers.global_mean, numbers.global_std), (numbers.local_mean, numbers.local_std))
-            cells[name] = [f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "") for mean, std in means]
-        elif numbers.converged:
-            cells[name] = [f"{numbers.converged} ({METHODS.get(name, 'global')})"]
-    return replace(table, columns=[*table.columns, *columns], rows=[[*row, *cells[row[0]]] for row in table.rows])
+def _with_published(table: Table, shows: Columns, published: Mapping[str, Published]) -> Table:
+    columns = PUBLISHED.get(shows, {}) if published else {}
+    rows = []
+    for row in table.rows:
+        numbers = published.get(row[0])
+        rows.append([*row, *(cell(numbers) if numbers else DASH for cell in columns.values())])
+    return replace(table, columns=[*table.columns, *columns], rows=rows)
+
+
+def _published_mean(mean: float, std: float | None) -> str:
+    return f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "")
+
+
+# Columns that a table gets beside ours, and their cells.
+PUBLISHED: dict[Columns, dict[str, Callable[[Published], str]]] = {
+    "accuracy": {
+        "paper: global": lambda numbers: _published_mean(numbers.global_mean, numbers.global_std),
+        "paper: local": lambda numbers: _published_mean(numbers.local_mean, numbers.local_std),
+    },
+    "convergence": {"paper: round": lambda numbers: f"{numbers.converged} ({numbers.side})" if numbers.converged else DASH},
+}
 
 
 def _printable(cell: str) -> str:
