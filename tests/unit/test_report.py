@@ -239,6 +239,16 @@ def test_curves_leave_out_what_is_no_number(tmp_path: Path) -> None:
     figures.save(figure, tmp_path / "curves")
 
 
+def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
+    spec = specs.resolve({"rounds": 4})
+    found = [sweep.Found(sweep.name_of(spec), spec, fake_rounds(4), tmp_path)]
+    block = Block("a title", "synthetic", {"fedavg": [spec]}, {})
+    first, second = (
+        [path.read_bytes() for path in figures.save(figures.curves([block], found), tmp_path / "x")] for _ in range(2)
+    )
+    assert first == second
+
+
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     captured = capsys.readouterr()
     assert captured.out == ""  # stdout is for results

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from pagefl.experiments import paper, sweep
@@ -33,8 +34,9 @@ MARKERS = "osD^vP*Xph<"
 def save(figure: Figure, path: Path) -> list[Path]:
     written = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
     for each in written:
-        # No date: the same figure gives the same bytes.
-        figure.savefig(each, dpi=150, metadata={"Date": None} if each.suffix == ".svg" else None)
+        # The same figure gives the same bytes: an SVG has no date, and its ids are not random.
+        with rc_context({"svg.hashsalt": path.stem}):
+            figure.savefig(each, dpi=150, metadata={"Date": None} if each.suffix == ".svg" else None)
     return written
 
 
