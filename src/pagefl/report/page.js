@@ -5,7 +5,7 @@ const finger = matchMedia("(pointer: coarse)").matches;
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 const plain = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");  // Plotly would read a name as markup
 const short = name => name.length > 48 ? name.slice(0, 20) + "…" + name.slice(-27) : name;
-const groups = [...new Set(runs.map(run => run.name.replace(/, seed \d+$/, "")))];  // seeds of a method go together
+const groups = [...new Set(runs.map(run => run.name.replace(/, seed \d+$/, "")))];  // the seeds of a method form a group
 runs.forEach(run => run.group = groups.indexOf(run.name.replace(/, seed \d+$/, "")));
 const lastRound = runs.reduce((last, run) => run.round.reduce((a, b) => Math.max(a, b), last), 0);
 
@@ -14,17 +14,17 @@ function traces(c, r, l) {
   const color = colours[(several ? run.group : hue) % colours.length], dash = several ? Object.keys(dashes)[l] : style;
   const name = several ? `${run.name}: ${label}` : label;
   const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} ${l}`)};
-  const mode = run.round.length > 2 ? "lines" : "lines+markers";  // a line of one round would not be seen
+  const mode = run.round.length > 2 ? "lines" : "lines+markers";  // markers show runs that are too short for a line
   const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
     meta: plain(short(name)), hovertemplate: charts[c].x === "round" ? "%{y:.4g}<extra>%{meta}</extra>"
       : "round %{customdata}: %{x:.4g}, %{y:.4g}<extra>%{meta}</extra>"};
-  if (!band || runs.length > 3) return [line];  // more bands than three are mud
+  if (!band || runs.length > 3) return [line];  // more than three bands would hide one another
   const off = sign => line.y.map((y, i) => y === null || run[band][i] === null ? null : y + sign * run[band][i]);
   const edge = {...shared, mode: "lines", line: {width: 0, color}, hoverinfo: "skip"};
   return [{...edge, y: off(-1)}, {...edge, y: off(1), fill: "tonexty", fillcolor: color + (several ? "16" : "2a")}, line];
 }
 
-function ends(c) {  // a dot for each run's last round, and a line that joins those that no other beats on both axes
+function ends(c) {  // each run's last round is a dot, and a line joins the dots on the Pareto front
   const {x, lines: [{column: y, hue}]} = charts[c];
   const shown = runs.filter(run => run[x].at(-1) != null && run[y].at(-1) != null && !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} 0`));
   const points = shown.map(run => [run[x].at(-1), run[y].at(-1)]);
@@ -39,7 +39,7 @@ function draw(c) {
   const axis = {gridcolor: css("--edge"), linecolor: css("--edge"), zeroline: false, automargin: true};
   const {x, lines, axis: scale, right} = charts[c], byRound = x === "round";
   const bounds = lines[0].column.endsWith("accuracy") ? {clipmin: -0.005, clipmax: 1.005} : {};
-  const logarithmic = kind => kind === "log" ? "D2" : undefined;  // 1, 2, 5: all nine digits would overlap
+  const logarithmic = kind => kind === "log" ? "D2" : undefined;  // ticks at 1, 2 and 5 only: all nine digits would overlap
   const drawn = lines.flatMap((_, l) => runs.flatMap((_, r) => traces(c, r, l)));
   if (!byRound) drawn.push(...ends(c));
   Plotly.react(`chart${c}`, drawn, {
@@ -47,12 +47,12 @@ function draw(c) {
     paper_bgcolor: css("--card"), plot_bgcolor: css("--card"),
     margin: {l: 8, r: 12, t: finger ? 12 : 26, b: 8}, showlegend: false, uirevision: "as the reader left it",
     xaxis: {...axis, title: {text: byRound ? "round" : "global accuracy", font: {size: 12}, standoff: 6},
-      unifiedhovertitle: {text: "round %{x}"}, dtick: byRound && lastRound < 8 ? 1 : undefined},  // no half rounds
+      unifiedhovertitle: {text: "round %{x}"}, dtick: byRound && lastRound < 8 ? 1 : undefined},  // short runs would get ticks at half rounds
     yaxis: {...axis, type: scale, autorangeoptions: bounds, tickformat: "~g", dtick: logarithmic(scale),
       title: byRound ? undefined : {text: "local accuracy", font: {size: 12}}},
     ...(right ? {yaxis2: {...axis, type: right, overlaying: "y", side: "right", showgrid: false, tickformat: "~g",
       tickmode: "auto", dtick: right === "log" ? 1 : undefined}} : {}),
-    dragmode: finger ? false : "zoom",  // a finger scrolls the page
+    dragmode: finger ? false : "zoom",  // a finger must be able to scroll the page
     hovermode: runs.length > 4 || !byRound ? "closest" : "x unified",
     hoverlabel: {bgcolor: css("--card"), bordercolor: css("--edge"), font: {color: css("--ink")}, namelength: -1},
     modebar: {bgcolor: "transparent", color: css("--dim"), activecolor: css("--ink")},
@@ -60,7 +60,7 @@ function draw(c) {
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]]});
 }
 
-function drawClients() {  // each run's clients as a box and their dots
+function drawClients() {  // each run is a box, and each of its clients a dot
   const shown = clients.map((values, r) => ({type: "box", y: values, name: plain(short(runs[r].name)), boxpoints: "all", jitter: 0.6,
     pointpos: 0, marker: {size: 3, opacity: 0.5}, line: {width: 1.2, color: colours[several ? runs[r].group % colours.length : 1]},
     fillcolor: "transparent", hoverinfo: "y+name", visible: !hidden.has(`run ${runs[r].group}`)})).filter(box => box.y.length);
@@ -71,7 +71,7 @@ function drawClients() {  // each run's clients as a box and their dots
     {responsive: true, displayModeBar: false});
 }
 
-const stale = new Set(), inSight = new Set();  // thirty runs in eight charts take seconds: what nobody sees is drawn when it is seen
+const stale = new Set(), inSight = new Set();  // charts are drawn when they come into view: thirty runs in eight charts take seconds
 function drawNext() {
   const chart = [...document.querySelectorAll(".chart")].find(chart => stale.has(chart) && inSight.has(chart));
   if (!chart) return false;
@@ -79,7 +79,7 @@ function drawNext() {
   chart.id === "clients" ? drawClients() : draw(Number(chart.id.slice(5)));
   return true;
 }
-function drawSeen() {  // one after the other, so that the reader's scrolling is not held up
+function drawSeen() {  // charts are drawn one at a time, so that scrolling stays smooth
   if (drawNext()) setTimeout(drawSeen);
 }
 function drawAll() {
@@ -92,7 +92,7 @@ const watch = new IntersectionObserver(entries => {
 }, {rootMargin: "150px"});
 addEventListener("beforeprint", () => { document.querySelectorAll(".chart").forEach(chart => inSight.add(chart)); while (drawNext()); });
 
-function switches(entries) {  // our own legend: Plotly's cannot be reached by keyboard
+function switches(entries) {  // Plotly's own legend cannot be reached by keyboard
   const legend = document.createElement("div");
   legend.className = "legend";
   for (const {key, label, color, dash} of entries) {
@@ -138,7 +138,7 @@ charts.forEach((_, c) => {
     color: several ? "currentColor" : colours[hue], dash: several ? Object.keys(dashes)[l] : dash}))));
   readByArrows(chart, c);
 });
-addEventListener("load", () => setTimeout(() => {  // first the page that can be read, then the megabytes that draw
+addEventListener("load", () => setTimeout(() => {  // the page can be read before Plotly's megabytes have run
   const script = document.createElement("script");
   script.textContent = document.getElementById("plotly").textContent;
   document.body.append(script);
