@@ -239,3 +239,14 @@ def test_what_changes_nothing_is_said(place, monkeypatch, capsys):
     err = capsys.readouterr().err
     assert "bias = '10:1': players fixed do not learn from it; it changes nothing" in err
     assert "freeze = ['p']: fixed players change no factor; it changes nothing" in err
+
+
+def test_lists_show_whole_sentences():
+    """A title ends where its paragraph does, not where its first line does."""
+    from pagefl.cli import catalogue
+
+    for entries in catalogue._catalogue().values():
+        for name, about in entries.items():
+            assert catalogue._title(about).endswith("."), name
+    wrapped = type("Wrapped", (), {"__doc__": "One sentence\n    on two lines.\n\n    mu: a setting\n"})
+    assert catalogue._title(wrapped) == "One sentence on two lines."

@@ -31,7 +31,8 @@ def list_(kind: Annotated[str, typer.Argument(help="algorithms, players, tasks o
 
 
 def _title(about: object) -> str:
-    return (about.__doc__ or "").strip().split("\n")[0]
+    """The first paragraph of the docstring."""
+    return " ".join((about.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
 def show(

@@ -44,7 +44,7 @@ OWN_BATCH = 32  # of a client that learns from its own transitions alone
 class PageShared(Players):
     """PAGE with one policy that all clients share, by experience or by weights, and a server that scores uploads.
 
-    share: what clients share: the transitions they experience, or the weights of the agents they train on them
+    share: what clients share: the transitions they experience, or the weights of the agents they train
     lr_min: smallest learning rate that can be chosen
     lr_max: largest learning rate that can be chosen
     epochs_max: largest number of local epochs that can be chosen
