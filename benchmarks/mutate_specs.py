@@ -42,27 +42,40 @@ def nested(depth: int) -> Any:
     return value
 
 
+# fmt: off
 VALUES: list[Any] = [
-    *(1, 2, 20, 0.01, 0.2, 1.0, "auto", "rows", "cpu", "local", "random", "synthetic", "clean", "2:3", ["loss"], ["eta"]),
+    *(1, 2, 20, 0.01, 0.2, 1.0, "auto", "rows", "cpu", "local", "random", "synthetic", "clean"),
+    *("2:3", ["loss"], ["eta"]),
     *(None, True, False, 0, -1, 10**30, -(10**30), 10**18, 2**63, 16**5000, 0.0, -0.0, 1e-320, 1e308, 1 + 2j),
     *(float("nan"), float("inf"), -float("inf"), "", " ", "page", "fedavg", "fixed", "10:1", "1:1", "nan"),
     *("\udcff", "a\nb", "x" * 5000, "[/b]", ":smile:", "é😀", "\0", [], [[]], [0], ["p", "p"], ["p"], {}),
-    *([[0, "1:1"], [0, "2:1"]], [[True, "1:1"]], [[-1, "1:1"]], [[0, 1]], {"name": 5}, {"name": ""}, {"name": []}),
-    *({"name": {}}, {"name": "page"}, {"name": None}, {"x": {"y": 1}}, {5: 6}, {None: 1}, (1, 2), {1, 2}, b"bytes"),
-    *(datetime.date(2020, 1, 1), datetime.time(), object(), int, len, nested(500), nested(5000), list(range(100_000))),
+    *([[0, "1:1"], [0, "2:1"]], [[True, "1:1"]], [[-1, "1:1"]], [[0, 1]], {"name": 5}, {"name": ""}),
+    {"name": []},
+    *({"name": {}}, {"name": "page"}, {"name": None}, {"x": {"y": 1}}, {5: 6}, {None: 1}, (1, 2)),
+    *({1, 2}, b"bytes"),
+    *(datetime.date(2020, 1, 1), datetime.time(), object(), int, len, nested(500), nested(5000)),
+    list(range(100_000)),
 ]
 LITERALS = [
-    *("2", "20", "0.01", "0.2", "1.0", "rows", "'auto'", "'local'", "'random'", "synthetic", "'2:3'", "['loss']", "['eta']"),
-    *("", "1", "-1", "0", "1.5", "1e400", "-inf", "nan", "true", "''", '""', '"page"', "'fixed'", "[]", "[[]]", "{}"),
-    *("{name = 5}", "{name = []}", "{name = 'page'}", "1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "'''", '"""'),
-    *("9" * 5000, "0x" + "f" * 5000, "[" * 3000, "[" * 300 + "]" * 300, "{a=" * 2000, "x" * 3000, '"\\ud800"', '"\\u0000"'),
-    *("1\nrounds = 3", "[1, 'a']", "# x", "[[0, '10:1']]", "[[0, 1]]", "['p', 'p']", "['loss', 'loss']", "cpu"),
+    *("2", "20", "0.01", "0.2", "1.0", "rows", "'auto'", "'local'", "'random'", "synthetic"),
+    *("'2:3'", "['loss']", "['eta']"),
+    *("", "1", "-1", "0", "1.5", "1e400", "-inf", "nan", "true", "''", '""', '"page"', "'fixed'"),
+    *("[]", "[[]]", "{}"),
+    *("{name = 5}", "{name = []}", "{name = 'page'}", "1979-05-27", "07:32:00"),
+    *("1979-05-27T07:32:00Z", "'''", '"""'),
+    *("9" * 5000, "0x" + "f" * 5000, "[" * 3000, "[" * 300 + "]" * 300, "{a=" * 2000, "x" * 3000),
+    *('"\\ud800"', '"\\u0000"'),
+    *("1\nrounds = 3", "[1, 'a']", "# x", "[[0, '10:1']]", "[[0, 1]]", "['p', 'p']"),
+    *("['loss', 'loss']", "cpu"),
     *("é😀", "\0", "\r", "1_000", "1__0", "=", "."),
 ]
 LINES = [
-    *("[task]", "[[task]]", "[task.name]", "[sweep]", "[deploy]", "[a.b.c]", "task = 3", "a." * 2000 + "b = 1", "'' = 1"),
-    *("[lr]", "lr.x = 1", "task.name.x = 1", "algorithm = 'page'", "players = 'fixed'", "[[algorithm]]", "= 1", "\ufeff", "\0"),
+    *("[task]", "[[task]]", "[task.name]", "[sweep]", "[deploy]", "[a.b.c]", "task = 3"),
+    *("a." * 2000 + "b = 1", "'' = 1"),
+    *("[lr]", "lr.x = 1", "task.name.x = 1", "algorithm = 'page'", "players = 'fixed'"),
+    *("[[algorithm]]", "= 1", "\ufeff", "\0"),
 ]
+# fmt: on
 
 
 def similar(draw: random.Random, value: Any) -> Any:
@@ -148,7 +161,8 @@ def of_set(draw: random.Random) -> Callable[[], specs.RunSpec]:
             continue
         name = draw.choice([*NAMES, "", " ", "a\nb", "x" * 3000])
         if draw.random() < 0.5:
-            name = f"{draw.choice(['task', 'algorithm', 'players', 'deploy', 'lr', 'sweep', '', 'task.name'])}.{name}"
+            table = draw.choice(["task", "algorithm", "players", "deploy", "lr", "sweep", "", "task.name"])
+            name = f"{table}.{name}"
         assignments.append(name + draw.choice(["=", "=", "=", "=", "", "==", " = "]) + draw.choice(LITERALS))
 
     def attempt() -> specs.RunSpec:

@@ -1,7 +1,7 @@
 """What page-shared is worth in a short run on real data: three small tasks, 15 or 20 rounds, against a small grid.
 
-    python benchmarks/sharing_small.py RESULTS.jsonl --jobs 2        runs what RESULTS.jsonl does not hold yet
-    python benchmarks/sharing_small.py RESULTS.jsonl --table         prints the table of docs/results/sharing.md
+    python benchmarks/sharing_small.py RESULTS.jsonl --jobs 2     runs what is not in RESULTS.jsonl yet
+    python benchmarks/sharing_small.py RESULTS.jsonl --table      prints the table of docs/results/sharing.md
 
 The sizes are those of `pagefl reproduce table1 --scale laptop`. Shakespeare is on FedDyn's rule: on FedAvg's nothing leaves the
 most frequent character in so few rounds. Who draws epochs draws at most four, as there.

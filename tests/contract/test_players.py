@@ -62,7 +62,7 @@ def players_of(case: str) -> Players:
 
 
 def rounds_of(case: str, participation: float) -> int:
-    """Agents of their own learn from 32 transitions on, and have one for each round in which they take part."""
+    """Agents of their own learn from 32 transitions on, and have one for each round they take part in."""
     if case in ("page", "dapfl"):
         return 40 if participation == 1.0 else 100
     return 12

@@ -1,4 +1,4 @@
-"""A client whose result is not finite is left out of its round, as if it had been absent; the others go on."""
+"""A client whose result is not finite is left out of its round, as if it were absent; the others go on."""
 
 from dataclasses import replace
 

@@ -158,7 +158,7 @@ def feddyn(module: nn.Module, first: Tensor, rounds: Rounds, alpha: float) -> Ex
 def pfedme(
     module: nn.Module, first: Tensor, rounds: Rounds, lam: float, beta: float, inner_steps: int, personal_lr: float
 ) -> Expected:
-    """Dinh et al. 2020, Algorithm 1: theta is the proximal point of w on the batch, and w goes after theta."""
+    """Dinh et al. 2020, Algorithm 1: theta is the proximal point of w on the batch, and w follows theta."""
     server, personal, uploads = first, [first] * N, [first] * N
     for round, ids in enumerate(rounds, 1):
         for i in ids:

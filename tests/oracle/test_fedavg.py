@@ -1,4 +1,4 @@
-"""FedAvg against a plain loop over clients with torch.optim.SGD, on unequal sizes, epochs and learning rates."""
+"""FedAvg against a plain loop over clients with torch.optim.SGD: unequal sizes, epochs and learning rates."""
 
 import copy
 from collections.abc import Callable

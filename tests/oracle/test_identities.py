@@ -92,7 +92,7 @@ def test_ditto_without_its_term_is_local_training(module):
 
 @both_modules
 def test_pfedme_whose_w_is_theta_is_fedavg_at_the_personal_lr(module):
-    """lam * lr = 1 carries w all the way to theta, where with a single inner step the proximal term is zero."""
+    """lam * lr = 1 carries w all the way to theta; with a single inner step the proximal term is zero."""
     pfedme = state(PFedMe(lam=4.0, inner_steps=1, personal_lr=0.1), task(module), lr=0.25)
     assert_same_models(pfedme, state(FedAvg(), task(module), lr=0.1))
 

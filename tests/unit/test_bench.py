@@ -125,7 +125,7 @@ def test_no_bar_is_met_on_a_busy_machine(others, quick, met, words):
 
 
 def test_a_workload_is_one_entry():
-    """Nothing but the table names a workload: one that is new is measured and shown, here without the others."""
+    """Nothing but the table names a workload: a new one is measured and shown, here without the others."""
     result = made_up(0.01)
     row = {name: value for name, value in result["workloads"].pop("W").items() if name != "roofline"}
     table = engine.table({**result, "workloads": {"new": row}})

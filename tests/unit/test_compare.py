@@ -150,7 +150,7 @@ def test_an_unfinished_copy_gives_way_to_the_finished_run():
 
 
 def test_contests_are_within_one_data_setting():
-    """On the hard data the better method has less than the worse has on the easy data: pooled, it would lose."""
+    """On hard data the better method has less than the worse has on easy data: pooled, it would lose."""
     runs = []
     for clients, base in ((3, 0.4), (4, 0.8)):
         for seed, noise in enumerate((0.0, 0.01, 0.02)):

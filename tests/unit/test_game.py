@@ -171,7 +171,7 @@ def test_watch_needs_every_quantity_to_rest():
 
 
 def test_certificate_of_a_game_with_a_known_equilibrium():
-    """u_1 = 4 - (a - 0.4)^2, u_2 = 4 - (b - 0.5 a)^2: at (0.4, 0.2) nobody gains; far from it somebody does."""
+    """u_1 = 4 - (a - 0.4)^2, u_2 = 4 - (b - 0.5 a)^2: at (0.4, 0.2) nobody gains; elsewhere somebody does."""
 
     def replay_of(a, b):
         def replay(deviation: Deviation | None):

@@ -1,4 +1,4 @@
-"""Rows that are the same thing are held once, and what memory has no room for lies in a file; neither shows."""
+"""Equal rows are held once, and what memory has no room for lies in a file; neither shows."""
 
 import pytest
 import torch

@@ -50,7 +50,9 @@ CASES = {  # by the width of a row and its head
     "offset": lambda width, head: {"offset": noise("offset", N, CLASSES)},
     "part": lambda width, head: {"part": (0.3, 1.0)},
     "repeats": lambda width, head: {"repeats": 3},
-    "anchor that moves": lambda width, head: {"anchor_rate": torch.tensor([0.1, 0.2, 0.3]), **with_anchor(width)},
+    "anchor that moves": lambda width, head: {
+        "anchor_rate": torch.tensor([0.1, 0.2, 0.3]), **with_anchor(width)
+    },
     "top": lambda width, head: {"top": 0.3 * noise("top", N, head.stop - head.start)},
     "as pFedMe": lambda width, head: {
         "mu": 0.4, "repeats": 2, "anchor_rate": torch.tensor([0.1, 0.2, 0.3]), **with_anchor(width)
@@ -59,7 +61,8 @@ CASES = {  # by the width of a row and its head
         "offset": noise("offset", N, CLASSES), "top": 0.3 * noise("top", N, head.stop - head.start)
     },
     "columns, mu and shift": lambda width, head: {
-        "columns": slice(2, width - 3), "mu": 0.3, "shift": 0.1 * noise("shift", N, width), **with_anchor(width)
+        "columns": slice(2, width - 3), "mu": 0.3, "shift": 0.1 * noise("shift", N, width),
+        **with_anchor(width),
     },
 }  # fmt: skip
 

@@ -394,7 +394,7 @@ by William Shakespeare
 
 
 def test_roles_of_a_play():
-    """By hand: names in capitals, indented lines go on, a run of spaces is one, every line ends with a space."""
+    """By hand: names in capitals, indented lines go on, spaces are merged, every line ends with a space."""
     spoken = shakespeare.users(WORKS)
     assert list(spoken) == ["A_PLAY_OF_TWO_FIRST"]  # the second says too little, and one role is no play
     assert spoken["A_PLAY_OF_TWO_FIRST"] == (

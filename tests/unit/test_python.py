@@ -1,4 +1,4 @@
-"""What a researcher meets first in Python: names, short reprs, and values of whatever type they have at hand."""
+"""What a researcher meets first in Python: names, short reprs, and values of any type they have at hand."""
 
 import math
 import subprocess

@@ -17,7 +17,7 @@ MOST_PASSES = 100
 
 @dataclass(frozen=True)
 class FedAla(Algorithm):
-    """Before training, each client mixes its own model and the shared one, element by element, by learned weights.
+    """Before training, each client mixes its own and the shared model by learned weights, one per element.
 
     eta: learning rate of the mixing weights
     share: share of the client's data on which the mixing weights are learned

@@ -14,7 +14,7 @@ from .bounds import Positive
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """Each client adds what it has moved so far to its loss, so that all local optima come to agree with the global one.
+    """Each client adds its past moves to its loss, so that local optima come to agree with the global one.
 
     alpha: strength of the dynamic regularisation
     """

@@ -1,4 +1,5 @@
-"""Fed-ROD. Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification. ICLR 2022."""
+"""Fed-ROD. Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification.
+ICLR 2022."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ from pagefl.core.layout import Layout
 
 @dataclass(frozen=True)
 class LocalOnly(Algorithm):
-    """Each client trains its own model, round after round; nothing is sent, so the shared model stays as it began."""
+    """Each client trains its own model. Nothing is sent, so the shared model stays as it was."""
 
     same_rows = (("kept.model", "personal"),)
 

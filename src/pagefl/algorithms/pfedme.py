@@ -12,7 +12,7 @@ from .bounds import Count, NotNegative, Positive
 
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
-    """A personal model theta near the local model w: K steps of theta on each batch, then one step of w towards theta.
+    """A personal model theta near the local model w: on each batch K steps of theta, then one of w.
 
     lam: strength of the pull between personal and local model
     beta: step of the server from its model to the mean of the uploaded ones

@@ -1,4 +1,4 @@
-"""Plain FedAvg with nn.Module and torch.optim.SGD, one client after the other: what the engine is compared with."""
+"""Plain FedAvg with nn.Module and torch.optim.SGD, one client after the other: the engine's opponent."""
 
 import copy
 from time import perf_counter

@@ -1,4 +1,4 @@
-"""The least work of a round of logistic regression, at the speed of torch's own matmul and copy on all cores."""
+"""The least work of a round of logistic regression, at the speed of torch's matmul and copy on all cores."""
 
 from collections.abc import Callable
 from time import perf_counter

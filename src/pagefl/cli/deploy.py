@@ -78,7 +78,7 @@ def local(
     out: Annotated[Path, typer.Option(help="The run's directory; if it holds a run, that one goes on.")] = Path("deployed"),
     json: Json = False,
 ) -> None:
-    """Start a whole federation on this machine, with TLS and authentication, run a spec on it, and stop it."""
+    """Start a federation on this machine, with TLS and authentication, run a spec on it, and stop it."""
     from pagefl import api
     from pagefl.deploy import local as federations
 

@@ -36,7 +36,7 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="A list of objects on stdout, one per method and data setting.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="The same rows as CSV.")] = False,
 ) -> None:
-    """Compare methods: mean ± std over seeds, in the last and the best round, and which differences are shown."""
+    """Compare methods: mean ± std over seeds in the last and the best round, and differences."""
     from pagefl.comparing import compare
     from pagefl.core.errors import UserError
     from pagefl.report import tables

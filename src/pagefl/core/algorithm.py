@@ -43,12 +43,12 @@ class Clients(Protocol):
         """Train the rows by SGD on the clients' own data. `core.training.options.Options` lists the options."""
 
     def descend(self, rows: Tensor, **options: Any) -> "Descended":
-        """The same for methods that move two models at once: returns the rows, their anchor, and the personal top."""
+        """The same for methods that move two models: returns the rows, their anchor, and the personal top."""
 
     def batches(
         self, *, epochs: Tensor | None = None, part: tuple[float, float] | None = None
     ) -> Iterator[tuple[Tensor, "Batch"]]:
-        """For methods with steps of their own: the positions of the clients still at work, and their batch."""
+        """For methods with steps of their own: the positions of clients still at work, and their batch."""
 
     def gradient(self, rows: Tensor, batch: "Batch") -> Tensor:
         """The gradient of each row's mean loss on its batch."""
@@ -123,7 +123,7 @@ class Algorithm:
         return upload.get("model", sent)
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        """The server's next state. `weights` sum to one over the clients that uploaded; `share` is their part of all."""
+        """The server's next state. `weights` sum to one over the uploads; `share` is their part of all."""
         if not uploads:
             return server
         return {**server, "model": weights @ uploads["model"]}

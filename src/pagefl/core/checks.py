@@ -1,6 +1,7 @@
-"""What an algorithm's hooks must answer. A mistake in one of them ends in a sentence with its class and its name.
+"""What an algorithm's hooks must answer.
 
-Only names, types and shapes are looked at, so the checks cost microseconds and are made in every round.
+A mistake in a hook ends in a sentence with its class and its name. Only names, types and shapes are looked
+at, so the checks cost microseconds and are made in every round.
 """
 
 from collections.abc import Mapping

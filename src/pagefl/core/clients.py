@@ -170,7 +170,7 @@ class ClientHalf:
         return examples
 
     def _rehearsed(self, kept: State) -> State:
-        """What an algorithm uploads that does not declare it: one client trains for one epoch, and nothing is kept."""
+        """What an undeclared algorithm uploads: one client trains for one epoch, and nothing is kept."""
         rows = {name: value[None] for name, value in kept.items()}
         alone = Job("train", np.array([0]), 0, np.array([self.training.lr]), np.array([1]), self.mean_size)
         made = self.algorithm.local(self._stack(alone, rows))
@@ -202,7 +202,7 @@ def declared(algorithm: Algorithm) -> bool:
 
 
 def adapts(algorithm: Algorithm) -> bool:
-    """Whether the shared model is fitted to each client before it is evaluated; otherwise it is one row for all."""
+    """Whether the shared model is fitted to each client before it is evaluated."""
     return type(algorithm).adapt is not Algorithm.adapt
 
 
@@ -217,6 +217,6 @@ def join(parts: Sequence[object], order: Integers | None = None) -> Scores:
 
 
 def _finite(rows: Tensor) -> Tensor:
-    """[n]. A finite sum has finite parts, and takes one pass; only where there is none is a closer look needed."""
+    """[n]. A finite sum, which takes one pass, has finite parts. Otherwise every element is looked at."""
     finite = rows.sum(1).isfinite()
     return finite if bool(finite.all()) else rows.isfinite().all(1)

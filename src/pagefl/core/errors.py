@@ -9,7 +9,7 @@ class UserError(ValueError):
 
 
 def printable(text: str) -> str:
-    """One line that a terminal shows and does not obey: line breaks and control characters are written as escapes."""
+    """One line that a terminal only shows: line breaks and control characters are written as escapes."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 

@@ -46,7 +46,7 @@ class Examples:
         return Examples(self.x, self.y, torch.tensor([0, len(self.y)]), self.augment)
 
     def of_type(self, dtype: torch.dtype, who: str, first: int = 0) -> "Examples":
-        """Fractions in the type of the module that is trained on them; whole numbers and bytes stay what they are.
+        """Fractions in the type of the module that is trained on them; integers and bytes stay as they are.
 
         `who`: what an error calls the owner of an example, such as "client {} (train)". `first`: the first owner's number.
         """

@@ -1,4 +1,7 @@
-"""Files that users name. Only regular ones are opened: a pipe would keep us waiting, and a device has no end."""
+"""Files that users name.
+
+Only regular ones are opened: a pipe would keep us waiting, and a device has no end.
+"""
 
 import os
 import stat

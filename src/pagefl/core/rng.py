@@ -1,4 +1,4 @@
-"""Named random streams: randomness is a function of (seed, what it is for), so a resume needs no generator state."""
+"""Named random streams: randomness is a function of (seed, purpose), so a resume needs no generator state."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -149,7 +149,7 @@ class ServerHalf:
             self.sent[name][0] = value
 
     def _alone(self, round: int) -> Stack:
-        """The server as a client that keeps nothing: the shared model is fitted to the half that is not the test."""
+        """The server as a client that keeps nothing: the shared model is fitted to the game half."""
         return Stack(
             model=self.model,
             examples=self.support,

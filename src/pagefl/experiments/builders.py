@@ -122,7 +122,7 @@ def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000,
 
 
 def variant(builder: Builder, title: str, *fixed: object, **defaults: object) -> Builder:
-    """The same builder with its first arguments fixed, other defaults, and another first paragraph of its docstring."""
+    """The same builder with its first arguments fixed, other defaults, and another title in its docstring."""
     made = partial(builder, *fixed, **defaults)
     _, _, rest = cleandoc(builder.__doc__ or "").partition("\n\n")
     made.__doc__ = f"{title}\n\n{rest}"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Converged: over a window of rounds, the mean relative change of each watched quantity is below its tolerance."""
+    """Converged: over a window of rounds, each quantity's mean relative change is below its tolerance."""
 
     window: int = 50
     models: float = 1e-3  # of W, and of the personal models

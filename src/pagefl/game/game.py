@@ -40,7 +40,7 @@ class Game:
             self.follower.note(answer)
 
     def play(self, round: int, demand: DemandRatio) -> Round:
-        """One round: the server orders, clients train, the server weighs what they upload and aggregates it."""
+        """One round: the server orders, clients train, the server weighs and aggregates what they upload."""
         self.meet()
         orders = self.follower.orders(round, demand)
         answer = self.clients.answer(orders)

@@ -219,7 +219,7 @@ class AllSides:
 
 
 class FederatedAEC(AllSides, AECEnv[str, Array, Array]):
-    """Every client moves, one after the other, and all train when the last has moved; then the server sees and moves."""
+    """Clients move one after the other, and all train when the last has moved. Then the server moves."""
 
     metadata = {"name": "pagefl_v0", "render_modes": [], "is_parallelizable": True}  # noqa: RUF012 (never written)
 
@@ -257,7 +257,7 @@ class FederatedAEC(AllSides, AECEnv[str, Array, Array]):
 
 
 class FederatedParallel(AllSides, ParallelEnv[str, Array, Array]):
-    """All choose at once: the server by what it saw in the stage before, though its move still comes after the training."""
+    """All choose at once, the server by what it saw in the stage before. Its move still follows training."""
 
     metadata = {"name": "pagefl_parallel_v0", "render_modes": []}  # noqa: RUF012 (never written)
 

@@ -1,4 +1,4 @@
-"""What players are: a policy for the clients, a policy for the server. The defaults play the task's own settings.
+"""What players are: a policy for the clients, a policy for the server. The defaults play the task's settings.
 
 In every round the clients lead and the server follows:
 
@@ -171,7 +171,7 @@ def by_size(uploads: "Uploads") -> Floats:
 
 
 class Players:
-    """Who chooses lr, epochs and weights. The defaults play the task's lr and epochs, and weights by data size.
+    """Who chooses lr, epochs and weights. The defaults: the task's lr and epochs, and weights by data size.
 
     A kind of players is a class whose constructor's arguments are its settings. This one halves the learning rate of clients
     on whose data the shared model is already good:

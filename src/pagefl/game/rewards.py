@@ -9,13 +9,13 @@ from pagefl.core.arrays import Floats
 
 
 def reward(loss: npt.ArrayLike, penalty: float) -> Floats:
-    """u = 1 / loss. The penalty, and a floor where there is none, keep a client with one class from reaching infinity."""
+    """u = 1 / loss. The penalty, or else a floor, keeps a client with one class from reaching infinity."""
     return np.asarray(1.0 / np.maximum(np.asarray(loss, np.float64) + penalty, 1e-9))
 
 
 @dataclass(frozen=True)
 class DemandRatio:
-    """server:clients. "10:1" multiplies the server's rewards by ten before its agent learns from them, "1:10" the clients'."""
+    """server:clients. "10:1" multiplies the server's rewards by ten for its agent, "1:10" the clients'."""
 
     server: float = 1.0
     clients: float = 1.0

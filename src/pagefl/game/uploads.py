@@ -10,7 +10,7 @@ from pagefl.core.server import ServerHalf
 
 
 class Uploads:
-    """`sizes` is told by the clients; everything else is computed when it is asked for, on one split of the server's."""
+    """`sizes` is told by the clients. All else is computed on demand, on one split of the server's data."""
 
     def __init__(self, half: ServerHalf, round: int, clients: Integers, sizes: Floats, role: str = "game") -> None:
         self.half, self.round, self.clients, self.sizes, self.role = half, round, clients, sizes, role
@@ -32,7 +32,7 @@ class Uploads:
 
     @cached_property
     def moves(self) -> tuple[Floats, Floats]:
-        """How far each has moved from the shared model, and the cosine between its move and the mean of all moves."""
+        """How far each has moved from the shared model, and the cosine of its move and the mean move."""
         sent = self.half.sent["model"]
         mean = self.rows.mean(0) - sent[0]
         norm, along = torch.empty(2, len(self.clients), dtype=torch.float64)

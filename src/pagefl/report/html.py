@@ -137,22 +137,26 @@ def _page(title: str, runs: dict[str, list[Numbers]], spec_text: str, clients: C
     figures = "".join(_figure(number, chart, runs) for number, chart in enumerate(charts)) or "No rounds yet."
     if any(clients.values()):
         figures += DISTRIBUTION
+    safe = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(title)}</title><style>{style}</style></head>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(title)}</title>
+<style>{style}</style></head>
 <body><main><h1>{escape(title)}</h1>
 {_cards(*runs.values()) if len(runs) == 1 else _table(runs)}
 <div class="charts">{figures}</div><p id="spoken" aria-live="polite"></p>
 <details><summary>The settings in full</summary><pre tabindex="0">{escape(spec_text)}</pre></details></main>
-<script type="application/json" id="data">{json.dumps(data, allow_nan=False).replace("<", chr(92) + "u003c")}</script>
+<script type="application/json" id="data">{safe}</script>
 <script type="text/plain" id="plotly">{plotly}</script>
 <script>{own}</script>
 </body></html>
 """
 
 
-DISTRIBUTION = """<figure><h2>The clients</h2><figcaption>Each client's local accuracy in the last recorded round: a dot each,
-with quartiles.</figcaption><div class="chart" id="clients" role="img" aria-label="Local accuracy of each client, by run"></div>
+DISTRIBUTION = """<figure><h2>The clients</h2>
+<figcaption>Each client's local accuracy in the last recorded round: a dot each, with quartiles.</figcaption>
+<div class="chart" id="clients" role="img" aria-label="Local accuracy of each client, by run"></div>
 </figure>
 """
 
@@ -191,7 +195,8 @@ def _figure(number: int, chart: dict[str, Any], runs: dict[str, list[Numbers]]) 
     told = (f"{name}, {line['label']}: {decimal(last[line['column']])}" for name, last in ends for line in chart["lines"])
     label = escape(f"{chart['title']} by round; the arrow keys read the rounds. At the end: {'; '.join(told)}")
     return f"""<figure><h2>{chart["title"]}</h2><figcaption>{chart["about"]}</figcaption>
-<div class="chart" id="chart{number}" tabindex="0" role="application" aria-roledescription="chart" aria-label="{label}">
+<div class="chart" id="chart{number}" tabindex="0" role="application" aria-roledescription="chart"
+aria-label="{label}">
 </div></figure>
 """
 

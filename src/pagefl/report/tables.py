@@ -143,9 +143,8 @@ def _versus(row: Row, side: str) -> str:
     gain = f"{100 * row[f'{side}_difference']:+.2f} vs {other}"
     if not isnan(row[f"{side}_low"]):
         return f"{gain} [{100 * row[f'{side}_low']:+.2f}, {100 * row[f'{side}_high']:+.2f}]: {row[f'{side}_verdict']}"
-    return (
-        f"{gain} ({f'seeds: {seeds}, at least {ENOUGH} needed' if seeds < ENOUGH else 'the same on every seed: no interval'})"
-    )
+    few = f"seeds: {seeds}, at least {ENOUGH} needed"
+    return f"{gain} ({few if seeds < ENOUGH else 'the same on every seed: no interval'})"
 
 
 def _per_cent(row: Row, metrics: Sequence[str] | Mapping[str, str]) -> list[str]:

@@ -49,7 +49,7 @@ class Page(Players):
     rewards: Scale = "raw"
 
     def client_policy(self, setup: Setup) -> ClientPolicy:
-        """The state is the shared model's accuracy on the client's data; the reward is one over its own model's loss."""
+        """State: the shared model's accuracy on the client's data. Reward: 1 / loss of its own model."""
         learning = self._learning(self.explore_rounds)
         return ClientAgents(
             setup, self._ranges(setup), learning, state=lambda seen: [seen.accuracy], earned=lambda outcome: outcome.reward
@@ -67,7 +67,7 @@ class Page(Players):
 
 
 class PageServer(ServerPolicy):
-    """The state is every upload's accuracy on the server's game half; the reward is one over the new model's loss there."""
+    """State: every upload's accuracy on the server's game half. Reward: 1 / loss of the new model there."""
 
     looks_at_uploads = True
 

@@ -42,7 +42,7 @@ OWN_BATCH = 32  # of a client that learns from its own transitions alone
 
 @dataclass(frozen=True)
 class PageShared(Players):
-    """PAGE with one policy that all clients share, by experience or by weights, and a server that scores uploads.
+    """PAGE with one policy that clients share, by experience or by weights, and a server that scores uploads.
 
     share: what clients share: the transitions they experience, or the weights of the agents they train
     lr_min: smallest learning rate that can be chosen
@@ -114,7 +114,7 @@ class PageShared(Players):
 
 
 class SharingClients(ClientPolicy):
-    """What both ways of sharing have in common: clients act by what they are sent, and note what it was worth."""
+    """Common to both ways of sharing: clients act by what they are sent, and note what it was worth."""
 
     uses_upload_loss = True
 
@@ -157,7 +157,7 @@ class SharingClients(ClientPolicy):
 
 
 class ClientsOfOnePolicy(SharingClients):
-    """Clients send the few numbers of their transition; the server learns from everybody's and sends the policy."""
+    """Clients send their transitions, a few numbers each; the server learns from all and sends the policy."""
 
     def __init__(self, setup: Setup, players: PageShared) -> None:
         super().__init__(setup, players)
@@ -176,7 +176,7 @@ class ClientsOfOnePolicy(SharingClients):
 
 
 class ClientsOfAveragedAgents(SharingClients):
-    """Every client trains the agent it is sent on its own transitions, which stay with it; the server averages agents."""
+    """Every client trains the agent it is sent on its own transitions; the server averages the agents."""
 
     def __init__(self, setup: Setup, players: PageShared) -> None:
         super().__init__(setup, players)
