@@ -17,6 +17,7 @@ from pagefl.experiments import spec as specs
 from pagefl.experiments import sweep
 from pagefl.experiments.paper import METHODS, PAPER_TASKS, TABLE1, TABLES
 from pagefl.experiments.scales import experiment
+from pagefl.experiments.tasks import BUILDERS, TASKS, Small
 from pagefl.report import reproduce
 from pagefl.runtime import checkpoint
 
@@ -147,6 +148,15 @@ def test_table1_is_complete():
     assert len(made.blocks[1].rows) == 11
     assert made.blocks[0].published["page"] == (92.67, 96.24, 0.13, 0.33, 891, "global")
     assert experiment("fig3", "paper").blocks[0].rows["p"][0].freeze == ["eta", "alpha"]
+
+
+def test_a_small_task_needs_no_size_per_client(monkeypatch):
+    small = Small({"clients": 5}, {}, {})
+    monkeypatch.setitem(TASKS, "synthetic-small", TASKS["synthetic"])
+    monkeypatch.setitem(TASKS, "synthetic", TASKS["synthetic"]._replace(small=small))
+    monkeypatch.setitem(BUILDERS, "synthetic-small", BUILDERS["synthetic"])
+    (block,) = experiment("fig2", "smoke").blocks[:1]
+    assert [spec.task["name"] for spec in block.rows["page"]] == ["synthetic-small"] * 2
 
 
 def test_missing_data_leave_a_block_out(monkeypatch, tmp_path):

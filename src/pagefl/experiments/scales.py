@@ -58,7 +58,9 @@ def _runs(task: str, settings: Mapping[str, Any], scale: Scale) -> list[RunSpec]
     smaller: dict[str, Any] = {}
     if scale == "smoke":
         seeds = (0, 1)
-        smaller = {"epochs": 1, "rounds": 2, "task.clients": 4, **({"task.per_client": 40} if small else {})}
+        smaller = {"epochs": 1, "rounds": 2, "task.clients": 4}
+        if small and "per_client" in small.task:
+            smaller["task.per_client"] = 40
     elif scale == "laptop" and small:
         seeds = (0,)
         smaller = {**small.laptop, **LAPTOP_EFFORT.get(settings["algorithm"], {})}
