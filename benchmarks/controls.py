@@ -2,7 +2,8 @@
 
     python benchmarks/controls.py
 
-Corners: agents with PAGE's settings in a game of one stage whose best action lies inside, reward 1 - (a - a*)².
+Corners: agents with PAGE's settings in a game of one stage whose best action lies inside, reward 1 - (a -
+a*)².
 Halves: PAGE on FedAvg's rule with only the server, or only the clients, playing.
 SCAFFOLD: its rule under random and under PAGE's players, unguarded and with each of its two guards.
 """
@@ -29,18 +30,26 @@ def corners(rounds: int) -> str:
     side.frozen = True
     action, _ = side.act(rounds, everybody, np.full((AGENTS, 1), 0.5))
     cornered, near = int((np.abs(action) > 0.95).sum()), int((np.abs(action - best) < 0.1).sum())
-    return f"round {rounds}: {cornered} of {AGENTS} agents beyond |a| = 0.95, {near} within 0.1 of the best action"
+    return (
+        f"round {rounds}: {cornered} of {AGENTS} agents beyond |a| = 0.95, {near} within 0.1 of the "
+        "best action"
+    )
 
 
 def halves(freeze: list[str]) -> str:
     last = pagefl.run(task="synthetic", algorithm="page", rounds=300, seed=SEED, freeze=freeze).rounds[-1]
     weights = f"weights {last['smallest_weight']:.4f} to {last['largest_weight']:.4f}"
-    return f"{freeze} frozen: global {last['global_accuracy']:.4f}, local {last['local_accuracy']:.4f}, {weights}"
+    return (
+        f"{freeze} frozen: global {last['global_accuracy']:.4f}, local {last['local_accuracy']:.4f}, "
+        f"{weights}"
+    )
 
 
 def scaffold(players: str, **guards: float | bool) -> str:
     algorithm = {"name": "scaffold", **guards}
-    last = pagefl.run(task="synthetic", clients=40, rounds=300, seed=SEED, algorithm=algorithm, players=players).rounds[-1]
+    last = pagefl.run(
+        task="synthetic", clients=40, rounds=300, seed=SEED, algorithm=algorithm, players=players
+    ).rounds[-1]
     return f"{players} {guards}: global {last['global_accuracy']:.3f}, local {last['local_accuracy']:.3f}"
 
 

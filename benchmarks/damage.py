@@ -2,8 +2,9 @@
 
     python benchmarks/damage.py --records 500 --checkpoints 500
 
-A finished run and one that was killed are copied, one file of the copy is damaged, and resume, report, compare, load and
-verify are let loose on it. Each must give the right result, or refuse in one sentence and leave every byte as it was.
+A finished run and one that was killed are copied, one file of the copy is damaged, and resume, report,
+compare, load and verify are let loose on it. Each must give the right result, or refuse in one sentence and
+leave every byte as it was.
 """
 
 import argparse
@@ -45,7 +46,8 @@ class Outcome(NamedTuple):
     trace: str = ""
 
 
-# --- how files are damaged -------------------------------------------------------------------------------------------------
+# --- how files are damaged
+# -------------------------------------------------------------------------------------------------
 
 
 def flip(content: bytes, chance: random.Random) -> bytes:
@@ -55,7 +57,11 @@ def flip(content: bytes, chance: random.Random) -> bytes:
 
 def digit(content: bytes, chance: random.Random) -> bytes:
     place = chance.choice([i for i, byte in enumerate(content) if byte in b"0123456789"])
-    return content[:place] + str((int(chr(content[place])) + chance.randrange(1, 10)) % 10).encode() + content[place + 1 :]
+    return (
+        content[:place]
+        + str((int(chr(content[place])) + chance.randrange(1, 10)) % 10).encode()
+        + content[place + 1 :]
+    )
 
 
 def truncate(content: bytes, chance: random.Random) -> bytes:
@@ -118,7 +124,8 @@ OF_RECORDS = [*ANY, *map(lines, (cut_last, delete_line, repeat_line, swap_lines)
 OF_CHECKPOINTS = [*ANY, header, flip]
 
 
-# --- what is made of them --------------------------------------------------------------------------------------------------
+# --- what is made of them
+# --------------------------------------------------------------------------------------------------
 
 
 def command(*words: object) -> Outcome:
@@ -130,7 +137,11 @@ def command(*words: object) -> Outcome:
             main()
     except SystemExit as end:
         said = err.getvalue().strip().splitlines()
-        sentence = bool(said) and said[-1].startswith("pagefl: ") and sum(line.startswith("pagefl: ") for line in said) == 1
+        sentence = (
+            bool(said)
+            and said[-1].startswith("pagefl: ")
+            and sum(line.startswith("pagefl: ") for line in said) == 1
+        )
         if end.code in (0, None):
             return Outcome(False, out.getvalue())
         return Outcome(True, None, "" if end.code == 2 and sentence else err.getvalue())
@@ -146,7 +157,10 @@ def resume() -> Outcome:
     rounds = [json.loads(line) for line in (RUN / "rounds.jsonl").read_text().splitlines()]
     tensors, facts = checkpoint.read(RUN / "checkpoint")
     seconds_apart = [{name: value for name, value in entry.items() if name != "seconds"} for entry in rounds]
-    return Outcome(False, (seconds_apart, (RUN / "clients.jsonl").read_bytes(), checkpoint.digest(tensors), facts["over"]))
+    return Outcome(
+        False,
+        (seconds_apart, (RUN / "clients.jsonl").read_bytes(), checkpoint.digest(tensors), facts["over"]),
+    )
 
 
 def report() -> Outcome:
@@ -174,7 +188,11 @@ COMMANDS: dict[str, Callable[[], Outcome]] = {
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def make_runs() -> list[Path]:
@@ -227,20 +245,33 @@ def count(trials: dict[str, int], seed: int) -> Counter[str]:
                 copy_of(Path("damaged"))
                 outcome, after = act(), contents(RUN)
                 wrong = not outcome.refused and outcome.result != expected[base, name].result
-                kept = after == before if outcome.refused else name == "resume" or before.items() <= after.items()
+                kept = (
+                    after == before
+                    if outcome.refused
+                    else name == "resume" or before.items() <= after.items()
+                )
                 counts[f"{kind} {name} {'refused' if outcome.refused else 'right'}"] += not wrong
-                for what, found in (("tracebacks", outcome.trace), ("silently wrong", wrong), ("lost bytes", not kept)):
+                for what, found in (
+                    ("tracebacks", outcome.trace),
+                    ("silently wrong", wrong),
+                    ("lost bytes", not kept),
+                ):
                     counts[what] += bool(found)
                     if found:
                         where = ", ".join(map(str, targets))
-                        print(f"{what}: {name} after {kind} {i} of {base} ({where}): {outcome.trace}", flush=True)
+                        print(
+                            f"{what}: {name} after {kind} {i} of {base} ({where}): {outcome.trace}",
+                            flush=True,
+                        )
             shutil.rmtree("damaged")
     return counts
 
 
 def choose(kind: str, chance: random.Random) -> tuple[list[Path], Damage]:
     if kind == "records":
-        return [RUN / chance.choice(["rounds.jsonl", "rounds.jsonl", "clients.jsonl", "bias.jsonl"])], chance.choice(OF_RECORDS)
+        return [
+            RUN / chance.choice(["rounds.jsonl", "rounds.jsonl", "clients.jsonl", "bias.jsonl"])
+        ], chance.choice(OF_RECORDS)
     both = [RUN / "checkpoint", RUN / "checkpoint.previous"]
     stage = RUN / "stages" / "000003" / "checkpoint"
     targets = chance.choice([both[:1], both[:1], both[1:], both, [stage]])
@@ -252,7 +283,9 @@ def choose(kind: str, chance: random.Random) -> tuple[list[Path], Damage]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=500)
     parser.add_argument("--checkpoints", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)

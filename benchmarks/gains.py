@@ -2,8 +2,8 @@
 
     python benchmarks/gains.py FIGURE.png
 
-Everybody plays at random for 120 rounds of Synthetic at the paper's size, seed 0. A client's gain is by how much its training
-lowered the log of its own loss, less the mean of its round.
+Everybody plays at random for 120 rounds of Synthetic at the paper's size, seed 0. A client's gain is by how
+much its training lowered the log of its own loss, less the mean of its round.
 """
 
 import sys
@@ -22,7 +22,12 @@ from pagefl.game.ranges import Ranges
 from pagefl.game.rewards import DemandRatio
 from pagefl.runtime.simulation import simulate
 
-ROUNDS = {"rounds 1 to 10": range(0, 10), "11 to 30": range(10, 30), "31 to 60": range(30, 60), "61 to 120": range(60, 120)}
+ROUNDS = {
+    "rounds 1 to 10": range(0, 10),
+    "11 to 30": range(10, 30),
+    "31 to 60": range(30, 60),
+    "61 to 120": range(60, 120),
+}
 EDGES = np.array([-2.5, -2, -1.5, -1, -0.5, 0, 0.31])  # of the logarithm of lr times epochs
 
 
@@ -69,7 +74,9 @@ def main(path: str) -> None:
     for axis, rule in zip(figure.subplots(1, 3, sharey=True), ("FedAvg", "FedDyn", "SCAFFOLD"), strict=True):
         seen = play(rule.lower())
         for label, rounds in ROUNDS.items():
-            effort, gain = (np.concatenate(what[rounds.start : rounds.stop]) for what in (seen.effort, seen.gain))
+            effort, gain = (
+                np.concatenate(what[rounds.start : rounds.stop]) for what in (seen.effort, seen.gain)
+            )
             where = np.digitize(effort, EDGES)
             means = [gain[where == i].mean() for i in range(1, len(EDGES))]
             axis.plot(10 ** (EDGES[:-1] + np.diff(EDGES) / 2), means, marker="o", ms=3, label=label)

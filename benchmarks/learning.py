@@ -3,8 +3,8 @@
     python benchmarks/learning.py RESULTS.jsonl --jobs 2        runs what RESULTS.jsonl does not hold yet
     python benchmarks/learning.py RESULTS.jsonl --table         prints the table of docs/results/learning.md
 
-The best fixed setting is chosen, for each rule and seed, by training loss plus loss on the server's game half: no test
-split decides anything.
+The best fixed setting is chosen, for each rule and seed, by training loss plus loss on the server's game
+half: no test split decides anything.
 """
 
 import argparse
@@ -25,7 +25,15 @@ PLAYERS: dict[str, dict] = {
     "PAGE, holdout": {"players": "page", "holdout": 0.1},
 }
 Draw = Callable[[list[dict], Path], None]
-KEEP = ("global_accuracy", "local_accuracy", "train_loss", "game_loss", "mean_lr", "mean_epochs", "quarantined")
+KEEP = (
+    "global_accuracy",
+    "local_accuracy",
+    "train_loss",
+    "game_loss",
+    "mean_lr",
+    "mean_epochs",
+    "quarantined",
+)
 
 
 def plan() -> list[dict]:
@@ -47,7 +55,13 @@ def plan() -> list[dict]:
 def run(job: dict) -> dict:
     import pagefl
 
-    options = {"task": "synthetic", "rounds": ROUNDS, **job["settings"], "algorithm": job["rule"], "seed": job["seed"]}
+    options = {
+        "task": "synthetic",
+        "rounds": ROUNDS,
+        **job["settings"],
+        "algorithm": job["rule"],
+        "seed": job["seed"],
+    }
     rounds = pagefl.run(clients_every=0, workers=1, **options).rounds
     last = {name: rounds[-1][name] for name in KEEP}
     best = {name: max(entry[name] for entry in rounds) for name in KEEP[:2]}
@@ -87,7 +101,9 @@ def table(results: list[dict]) -> str:
         rows = {"fixed": rows.pop("fixed"), f"best fixed of the grid ({picked})": chosen, **rows}
         for name, found in rows.items():
             if found:
-                cells = [spread([r[when][what] for r in found]) for when in ("last", "best") for what in KEEP[:2]]
+                cells = [
+                    spread([r[when][what] for r in found]) for when in ("last", "best") for what in KEEP[:2]
+                ]
                 epochs = f"{mean(r['epochs_spent'] for r in found) / ROUNDS:.1f}"
                 lines.append(f"| {rule} | {name} | {' | '.join(cells)} | {epochs} |")
     return "\n".join(lines)
@@ -106,7 +122,10 @@ def spread(values: list[float], digits: int = 4) -> str:
 
 
 def main(
-    plan: Callable[[], list[dict]], table: Callable[[list[dict]], str], about: str | None, draw: Draw | None = None
+    plan: Callable[[], list[dict]],
+    table: Callable[[list[dict]], str],
+    about: str | None,
+    draw: Draw | None = None,
 ) -> None:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
@@ -129,7 +148,8 @@ def main(
             file.flush()
             last = result["last"]
             print(
-                f"{key(result)} {last['global_accuracy']:.4f} {last['local_accuracy']:.4f} {result['seconds']:.0f} s",
+                f"{key(result)} {last['global_accuracy']:.4f} {last['local_accuracy']:.4f} "
+                f"{result['seconds']:.0f} s",
                 flush=True,
             )
 

@@ -1,4 +1,5 @@
-"""torch's own LSTM, one client after the other, against one cell stacked over all clients: gradients of a round's step.
+"""torch's own LSTM, one client after the other, against one cell stacked over all clients: gradients of a
+round's step.
 
     python benchmarks/lstm_cell.py
 
@@ -49,7 +50,10 @@ class StackedCell(Model):
     def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         leaves, wanted = self._leaves(rows, columns)
         logits = self._forward(leaves, batch.x)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="sum") / batch.y.shape[1]
+        loss = (
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="sum")
+            / batch.y.shape[1]
+        )
         gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted])
         return torch.cat([g.reshape(len(rows), -1) for g in gradients], 1)
 
@@ -60,10 +64,14 @@ def main() -> None:
     for clients, size in ((10, 50), (10, 32), (20, 32)):
         module = lstm()
         native, cell = RowModel(module), StackedCell(module)
-        rows = native.layout.row(module).expand(clients, -1) + 0.01 * torch.randn(clients, native.layout.width)
+        rows = native.layout.row(module).expand(clients, -1) + 0.01 * torch.randn(
+            clients, native.layout.width
+        )
         x, y = torch.randint(80, (clients, size, 80), dtype=torch.uint8), torch.randint(80, (clients, size))
         batch = Batch(x, y, torch.full((clients, size), 1 / size))
-        torch.testing.assert_close(native.gradient(rows, batch), cell.gradient(rows, batch), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            native.gradient(rows, batch), cell.gradient(rows, batch), rtol=1e-3, atol=1e-5
+        )
         times: dict[str, list[float]] = {"native": [], "stacked": []}
         for _ in range(TURNS):
             for name, model in (("native", native), ("stacked", cell)):
@@ -71,7 +79,10 @@ def main() -> None:
                 model.gradient(rows, batch)
                 times[name].append(perf_counter() - start)
         native_ms, stacked_ms = (1e3 * median(times[name]) for name in times)
-        print(f"{clients} clients, batch {size}: native {native_ms:.0f} ms, stacked cell {stacked_ms:.0f} ms", flush=True)
+        print(
+            f"{clients} clients, batch {size}: native {native_ms:.0f} ms, stacked cell {stacked_ms:.0f} ms",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

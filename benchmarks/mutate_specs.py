@@ -1,9 +1,11 @@
-"""Specs that nobody would write: each must become a RunSpec that survives being written down, or one sentence.
+"""Specs that nobody would write: each must become a RunSpec that survives being written down, or one
+sentence.
 
     python benchmarks/mutate_specs.py --count 30000
 
-Three kinds, in turn: the text of a spec file, the dict that Python's interface takes, and the arguments of --set. A mutant that
-raises anything but UserError, a sentence of two lines or of a kilobyte, and a spec that is read back differently are failures.
+Three kinds, in turn: the text of a spec file, the dict that Python's interface takes, and the arguments of
+--set. A mutant that raises anything but UserError, a sentence of two lines or of a kilobyte, and a spec that
+is read back differently are failures.
 """
 
 import argparse
@@ -21,14 +23,24 @@ from pagefl import UserError
 from pagefl.core.errors import shown
 from pagefl.experiments import spec as specs
 
-HOW_OFTEN = (1, 1, 1, 2, 4)  # a spec is mutated: most of them only once, or all would be refused for their first
+# a spec is mutated: most of them only once, or all would be refused for their first
+HOW_OFTEN = (1, 1, 1, 2, 4)
 LONGEST = 1000  # letters of a sentence: the names of all settings are among them
 BASES: list[dict[str, Any]] = [
     {},
     {"algorithm": "page", "rounds": 40},
-    {"task": {"name": "synthetic-mlp", "clients": 4, "hidden": 8}, "algorithm": {"name": "ditto", "lam": 0.1}, "lr": 0.05},
+    {
+        "task": {"name": "synthetic-mlp", "clients": 4, "hidden": 8},
+        "algorithm": {"name": "ditto", "lam": 0.1},
+        "lr": 0.05,
+    },
     {"task": "cifar100-small", "algorithm": "scaffold", "players": {"name": "page-shared"}, "holdout": 0.1},
-    {"players": "random", "freeze": ["p"], "bias": [[0, "1:1"], [5, "10:1"]], "deploy": {"deadline": 5.0, "tells": ["loss"]}},
+    {
+        "players": "random",
+        "freeze": ["p"],
+        "bias": [[0, "1:1"], [5, "10:1"]],
+        "deploy": {"deadline": 5.0, "tells": ["loss"]},
+    },
 ]
 COMPLETE = [specs.resolve(base).model_dump() for base in BASES]
 TEXTS = [specs.dump(settings) for settings in BASES + COMPLETE]
@@ -112,15 +124,23 @@ def of_text(draw: random.Random) -> Callable[[], specs.RunSpec]:
         elif kind == 2:
             lines.insert(place, draw.choice(LINES))
         elif kind == 3:
-            lines[place] = re.sub(r"\b\d+$", lambda number: str(similar(draw, int(number[0][:9]))), lines[place])
-            lines[place] = re.sub(r"\b\d+\.\d+$", lambda number: str(similar(draw, float(number[0]))), lines[place])
+            lines[place] = re.sub(
+                r"\b\d+$", lambda number: str(similar(draw, int(number[0][:9]))), lines[place]
+            )
+            lines[place] = re.sub(
+                r"\b\d+\.\d+$", lambda number: str(similar(draw, float(number[0]))), lines[place]
+            )
         elif kind == 4:
             lines[place] = f"{lines[place].partition('=')[0] or draw.choice(NAMES)} = {draw.choice(LITERALS)}"
         elif kind == 5:
             lines.append(f"{draw.choice(NAMES)} = {draw.choice(LITERALS)}")
         elif kind == 6:
             cut = draw.randrange(len(content) + 1)
-            lines = [content[:cut] + draw.choice([*"[]{}\"'=.,#\\\n\0\ufeff", ""]) + content[cut + draw.randrange(3) :]]
+            lines = [
+                content[:cut]
+                + draw.choice([*"[]{}\"'=.,#\\\n\0\ufeff", ""])
+                + content[cut + draw.randrange(3) :]
+            ]
         else:
             lines[place] = f"{draw.choice(NAMES)}.{lines[place]}"
         content = "\n".join(lines)
@@ -138,16 +158,25 @@ def of_dict(draw: random.Random) -> Callable[[], specs.RunSpec]:
         kind = draw.randrange(6)
         if draw.random() < 0.4:
             name, value = similar_setting(draw)
-            with suppress(UserError):  # where an earlier mutation has put something else in place of the table
+            # where an earlier mutation has put something else in place of the table
+            with suppress(UserError):
                 specs.put(raw, name, value)
         elif kind == 0:
-            raw[draw.choice(["", "x" * 5000, "a\nb", 5, None, (1, 2), "\udcff", "sweep", "model_config"])] = value
+            raw[draw.choice(["", "x" * 5000, "a\nb", 5, None, (1, 2), "\udcff", "sweep", "model_config"])] = (
+                value
+            )
         elif kind in (1, 2):
             raw[draw.choice(NAMES)] = value
         else:
             table = draw.choice(["task", "algorithm", "players", "deploy"])
             inside = raw.get(table)
-            inside = {"name": inside} if isinstance(inside, str) else dict(inside) if isinstance(inside, dict) else {}
+            inside = (
+                {"name": inside}
+                if isinstance(inside, str)
+                else dict(inside)
+                if isinstance(inside, dict)
+                else {}
+            )
             raw[table] = {**inside, draw.choice([*NAMES, "x" * 5000, 5, "a\nb"]): value}
     return lambda: specs.resolve(raw)
 
@@ -202,11 +231,15 @@ def mutate(count: int, seed: int = 0) -> tuple[Counter[str], list[str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     counts, failures = mutate(given.count, given.seed)
     print("\n".join(failures))
-    print(f"{given.count} mutants: " + ", ".join(f"{number} {ended}" for ended, number in counts.most_common()))
+    print(
+        f"{given.count} mutants: " + ", ".join(f"{number} {ended}" for ended, number in counts.most_common())
+    )
     sys.exit(bool(failures))

@@ -1,9 +1,11 @@
-"""Whether two versions of the package compute the same bits: every algorithm with every kind of players, on Synthetic.
+"""Whether two versions of the package compute the same bits: every algorithm with every kind of players, on
+Synthetic.
 
     python benchmarks/same_bits.py OTHER_CHECKOUT
 
-runs both versions on this machine, in a process each. It compares global_loss and local_accuracy of every round, and the
-final model. synthetic-mlp takes the place of Synthetic where an algorithm needs a model with a body.
+runs both versions on this machine, in a process each. It compares global_loss and local_accuracy of every
+round, and the final model. synthetic-mlp takes the place of Synthetic where an algorithm needs a model with a
+body.
 """
 
 import json
@@ -25,13 +27,35 @@ PLAYERS: dict[str, tuple[dict[str, Any], int]] = {  # settings by which agents l
     "page-shared": ({"warm_up": 2, "explore": 0.6}, 30),
 }
 VARIANTS: list[dict[str, Any]] = [
-    {"algorithm": "fedavg", "players": {"name": "page-shared", "share": "weights", "warm_up": 2, "explore": 0.6}},
+    {
+        "algorithm": "fedavg",
+        "players": {"name": "page-shared", "share": "weights", "warm_up": 2, "explore": 0.6},
+    },
     {"algorithm": "fedavg", "players": {"name": "page", "warm_up": 5}, "protocol": "released", "rounds": 40},
-    {"algorithm": "fedavg", "players": {"name": "page", "warm_up": 5}, "reward": "weighted-local", "holdout": 0.2},
-    {"algorithm": "scaffold", "players": {"name": "page-shared", "warm_up": 2, "explore": 0.6}, "freeze": ["p"]},
+    {
+        "algorithm": "fedavg",
+        "players": {"name": "page", "warm_up": 5},
+        "reward": "weighted-local",
+        "holdout": 0.2,
+    },
+    {
+        "algorithm": "scaffold",
+        "players": {"name": "page-shared", "warm_up": 2, "explore": 0.6},
+        "freeze": ["p"],
+    },
     {"task": {"name": "synthetic-mlp", "clients": 10}, "algorithm": "fedala", "chunk": 3},
-    {"task": {"name": "synthetic-mlp", "clients": 10}, "algorithm": "pfedme", "players": "page-shared", "path": "stacked"},
-    {"task": {"name": "synthetic-mlp", "clients": 10}, "algorithm": "fedrecon", "players": "page-shared", "workers": 2},
+    {
+        "task": {"name": "synthetic-mlp", "clients": 10},
+        "algorithm": "pfedme",
+        "players": "page-shared",
+        "path": "stacked",
+    },
+    {
+        "task": {"name": "synthetic-mlp", "clients": 10},
+        "algorithm": "fedrecon",
+        "players": "page-shared",
+        "workers": 2,
+    },
 ]
 
 
@@ -57,7 +81,9 @@ def fingerprints() -> dict[str, str]:
 
     found = {}
     for case in cases():
-        run = pagefl.run(**{"task": {"name": "synthetic", "clients": 10}, "rounds": 30, "epochs": 2, "workers": 1, **case})
+        run = pagefl.run(
+            **{"task": {"name": "synthetic", "clients": 10}, "rounds": 30, "epochs": 2, "workers": 1, **case}
+        )
         curves = [(entry["global_loss"], entry["local_accuracy"]) for entry in run.rounds]
         digest = sha256(run.state["server.model"].numpy().tobytes() + json.dumps(curves).encode())
         found[json.dumps(case)] = digest.hexdigest()

@@ -1,11 +1,13 @@
-"""Does page-shared earn its keep? Synthetic at the paper's size, 1000 rounds: four rules and six kinds of players.
+"""Does page-shared earn its keep? Synthetic at the paper's size, 1000 rounds: four rules and six kinds of
+players.
 
     python benchmarks/sharing.py RESULTS.jsonl --jobs 2        runs what RESULTS.jsonl does not hold yet
     python benchmarks/sharing.py RESULTS.jsonl --table         prints the tables of docs/results/sharing.md
     python benchmarks/sharing.py RESULTS.jsonl --figure DIR    draws its figures
 
-Seeds 0, 1 and 2 were for development and are for the ablations; the reported tables are of others. Tuned is the best pair of a
-grid on seed 0, by the sum of both test accuracies: what a search would have found, with the luck of seeing the test.
+Seeds 0, 1 and 2 were for development and are for the ablations; the reported tables are of others. Tuned is
+the best pair of a grid on seed 0, by the sum of both test accuracies: what a search would have found, with
+the luck of seeing the test.
 """
 
 from collections.abc import Iterable
@@ -23,7 +25,8 @@ from pagefl.experiments.statistics import difference
 RULES = {"fedavg": "FedAvg", "feddyn": "FedDyn", "scaffold": "SCAFFOLD", "ditto": "Ditto"}
 SEEDS, DEVELOPMENT, ROUNDS = (3, 4, 5, 6, 7), (0, 1, 2), 1000
 GRID = [(lr, epochs) for lr in (0.001, 0.005, 0.02, 0.1) for epochs in (1, 5, 20)]
-TUNED = {"fedavg": (0.02, 20), "feddyn": (0.001, 20), "ditto": (0.02, 20)}  # on SCAFFOLD's rule it is the fixed one
+# on SCAFFOLD's rule it is the fixed one
+TUNED = {"fedavg": (0.02, 20), "feddyn": (0.001, 20), "ditto": (0.02, 20)}
 SHARED = {"name": "page-shared"}
 PLAYERS: dict[str, dict] = {
     "page-shared": {"players": SHARED},
@@ -35,7 +38,10 @@ PLAYERS: dict[str, dict] = {
 }
 DEMANDS: dict[str, dict] = {
     **{f"page-shared {ratio}": {"players": SHARED, "bias": ratio} for ratio in ("10:1", "1:10")},
-    **{f"page-shared, {ratio} from 600": {"players": SHARED, "bias": [[0, "1:1"], [600, ratio]]} for ratio in ("10:1", "1:10")},
+    **{
+        f"page-shared, {ratio} from 600": {"players": SHARED, "bias": [[0, "1:1"], [600, ratio]]}
+        for ratio in ("10:1", "1:10")
+    },
 }
 # Each is the whole with one part taken away or changed.
 ABLATIONS: dict[str, dict] = {
@@ -50,7 +56,12 @@ ABLATIONS: dict[str, dict] = {
 def plan() -> list[dict]:
     def jobs(rules: Iterable[str], seed: int, kinds: dict[str, dict]) -> list[dict]:
         return [
-            {"rule": rule, "seed": seed, "name": name, "settings": {"rounds": ROUNDS, **own, **tuned(name, rule)}}
+            {
+                "rule": rule,
+                "seed": seed,
+                "name": name,
+                "settings": {"rounds": ROUNDS, **own, **tuned(name, rule)},
+            }
             for name, own in kinds.items()
             for rule in (TUNED if name == "tuned" else rules)
         ]
@@ -60,7 +71,11 @@ def plan() -> list[dict]:
 
     grid = {f"grid {lr} {epochs}": {"lr": lr, "epochs": epochs} for lr, epochs in GRID}
     reported = [job for seed in SEEDS for job in jobs(RULES, seed, PLAYERS) + jobs(["fedavg"], seed, DEMANDS)]
-    return [*reported, *(job for seed in DEVELOPMENT for job in jobs(RULES, seed, ABLATIONS)), *jobs(RULES, 0, grid)]
+    return [
+        *reported,
+        *(job for seed in DEVELOPMENT for job in jobs(RULES, seed, ABLATIONS)),
+        *jobs(RULES, 0, grid),
+    ]
 
 
 def table(results: list[dict]) -> str:
@@ -68,7 +83,12 @@ def table(results: list[dict]) -> str:
     reported, developed = frame[frame["seed"].isin(SEEDS)], frame[frame["seed"].isin(DEVELOPMENT)]
     parts = [
         lines(reported, list(PLAYERS), "page-shared gains globally | locally", 1),
-        lines(reported[reported["rule"] == "fedavg"], ["page-shared", *DEMANDS], "against 1:1 globally | locally", -1),
+        lines(
+            reported[reported["rule"] == "fedavg"],
+            ["page-shared", *DEMANDS],
+            "against 1:1 globally | locally",
+            -1,
+        ),
         lines(developed, list(ABLATIONS), "against the whole globally | locally", -1),
         searched(developed),
     ]
@@ -78,7 +98,13 @@ def table(results: list[dict]) -> str:
 def row(result: dict) -> dict:
     here, there = (100 * result["last"][f"{side}_accuracy"] for side in ("global", "local"))
     known = {"rule": result["rule"], "seed": result["seed"], "method": result["name"]}
-    return {**known, "global": here, "local": there, "sum": here + there, "epochs": result["epochs_spent"] / ROUNDS}
+    return {
+        **known,
+        "global": here,
+        "local": there,
+        "sum": here + there,
+        "epochs": result["epochs_spent"] / ROUNDS,
+    }
 
 
 def lines(frame: pd.DataFrame, names: list[str], compared: str, sign: int) -> list[str]:
@@ -90,7 +116,11 @@ def lines(frame: pd.DataFrame, names: list[str], compared: str, sign: int) -> li
             rows = of_rule[of_rule["method"] == name]
             if len(rows):
                 cells = [spread(rows[what].tolist(), 2) for what in ("global", "local", "sum")]
-                gains = ["", ""] if name == "page-shared" else [gain(of_rule, name, what, sign) for what in ("global", "local")]
+                gains = (
+                    ["", ""]
+                    if name == "page-shared"
+                    else [gain(of_rule, name, what, sign) for what in ("global", "local")]
+                )
                 spent = f"{mean(rows['epochs']):.1f}"
                 found.append(f"| {' | '.join([RULES[rule], name, str(len(rows)), *cells, spent, *gains])} |")
     return found
@@ -100,10 +130,16 @@ def searched(frame: pd.DataFrame) -> list[str]:
     """The grid: global / local."""
     grid = frame[frame["method"].str.startswith("grid")]
     rules = [rule for rule in RULES if rule in set(grid["rule"])]
-    found = [f"| lr | epochs | {' | '.join(RULES[rule] for rule in rules)} |", "|---" * (2 + len(rules)) + "|"]
+    found = [
+        f"| lr | epochs | {' | '.join(RULES[rule] for rule in rules)} |",
+        "|---" * (2 + len(rules)) + "|",
+    ]
     cells = {(r["method"], r["rule"]): f"{r['global']:.2f} / {r['local']:.2f}" for _, r in grid.iterrows()}
     for lr, epochs in GRID:
-        found.append(f"| {lr} | {epochs} | {' | '.join(cells.get((f'grid {lr} {epochs}', rule), '') for rule in rules)} |")
+        found.append(
+            f"| {lr} | {epochs} | "
+            f"{' | '.join(cells.get((f'grid {lr} {epochs}', rule), '') for rule in rules)} |"
+        )
     return found
 
 
@@ -115,7 +151,14 @@ def gain(frame: pd.DataFrame, other: str, what: str, sign: int) -> str:
 
 def draw(results: list[dict], folder: Path) -> None:
     """How lr and both accuracies go, over rounds and rules; and what a change of demand does."""
-    show = {"page-shared": "C0", "fixed": "C7", "tuned": "C4", "schedule": "C2", "random": "C1", "PAGE, literal": "C3"}
+    show = {
+        "page-shared": "C0",
+        "fixed": "C7",
+        "tuned": "C4",
+        "schedule": "C2",
+        "random": "C1",
+        "PAGE, literal": "C3",
+    }
     what = {
         "global_accuracy": "global accuracy, %",
         "local_accuracy": "local accuracy, %",
@@ -143,7 +186,9 @@ def draw(results: list[dict], folder: Path) -> None:
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     kinds = dict(zip(["page-shared", *DEMANDS], ["C0", "C3", "C2", "C1", "C4"], strict=True))
-    for axis, name in zip(figure.subplots(1, 2, sharex=True), ("global_accuracy", "local_accuracy"), strict=True):
+    for axis, name in zip(
+        figure.subplots(1, 2, sharex=True), ("global_accuracy", "local_accuracy"), strict=True
+    ):
         for kind, color in kinds.items():
             curves(axis, results, "fedavg", kind, name, color, "--" if "from" in kind else "-")
         axis.set_xlabel("round")
@@ -156,7 +201,9 @@ def draw(results: list[dict], folder: Path) -> None:
 
 
 def curves(axis, results: list[dict], rule: str, kind: str, name: str, color: str, dash: str = "-") -> None:
-    found = [r["curve"][name] for r in results if (r["rule"], r["name"]) == (rule, kind) and r["seed"] in SEEDS]
+    found = [
+        r["curve"][name] for r in results if (r["rule"], r["name"]) == (rule, kind) and r["seed"] in SEEDS
+    ]
     if not found:
         return
     values = np.array(found) * (100 if "accuracy" in name else 1)

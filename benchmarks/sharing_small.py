@@ -1,13 +1,15 @@
-"""What page-shared is worth in a short run on real data: three small tasks, 15 or 20 rounds, against a small grid.
+"""What page-shared is worth in a short run on real data: three small tasks, 15 or 20 rounds, against a small
+grid.
 
     python benchmarks/sharing_small.py RESULTS.jsonl --jobs 2     runs what is not in RESULTS.jsonl yet
     python benchmarks/sharing_small.py RESULTS.jsonl --table      prints the table of docs/results/sharing.md
 
-The sizes are those of `pagefl reproduce table1 --scale laptop`. Shakespeare is on FedDyn's rule: on FedAvg's nothing leaves the
-most frequent character in so few rounds. Who draws epochs draws at most four, as there.
+The sizes are those of `pagefl reproduce table1 --scale laptop`. Shakespeare is on FedDyn's rule: on FedAvg's
+nothing leaves the most frequent character in so few rounds. Who draws epochs draws at most four, as there.
 
-By itself page-shared does not explore in so short a run. "Exploring" is made to: for half of it, after two rounds of warm-up,
-and with so many updates a round that there are in all about as many as in a thousand rounds.
+By itself page-shared does not explore in so short a run. "Exploring" is made to: for half of it, after two
+rounds of warm-up, and with so many updates a round that there are in all about as many as in a thousand
+rounds.
 """
 
 from learning import main
@@ -25,7 +27,13 @@ GRID = {  # beside the fixed setting: lr 0.1, 1 and 0.1, one epoch
 PLAYERS: dict[str, dict] = {
     "page-shared": {"players": "page-shared"},
     "page-shared, exploring": {
-        "players": {"name": "page-shared", "explore": 0.5, "warm_up": 2, "updates": 120, "epochs_max": EPOCHS_MAX}
+        "players": {
+            "name": "page-shared",
+            "explore": 0.5,
+            "warm_up": 2,
+            "updates": 120,
+            "epochs_max": EPOCHS_MAX,
+        }
     },
     "fixed": {},
     "schedule": {"players": "schedule"},
@@ -42,12 +50,17 @@ def plan() -> list[dict]:
         for name, value in TASKS[task].small.laptop.items():
             put(size, name, value)
         for name, settings in {**PLAYERS, **grid}.items():
-            jobs.append({"rule": rule, "seed": SEED, "name": f"{task}: {name}", "settings": {**size, **settings}})
+            jobs.append(
+                {"rule": rule, "seed": SEED, "name": f"{task}: {name}", "settings": {**size, **settings}}
+            )
     return jobs
 
 
 def table(results: list[dict]) -> str:
-    found = ["| task | rule | players | global | local | sum | epochs a round |", "|---|---|---|---|---|---|---|"]
+    found = [
+        "| task | rule | players | global | local | sum | epochs a round |",
+        "|---|---|---|---|---|---|---|",
+    ]
     of = {result["name"]: result for result in results}
     for job in plan():
         if result := of.get(job["name"]):
@@ -55,7 +68,8 @@ def table(results: list[dict]) -> str:
             here, there = (100 * result["last"][f"{side}_accuracy"] for side in ("global", "local"))
             spent = result["epochs_spent"] / job["settings"]["rounds"]
             found.append(
-                f"| {task} | {job['rule']} | {players} | {here:.2f} | {there:.2f} | {here + there:.2f} | {spent:.1f} |"
+                f"| {task} | {job['rule']} | {players} | {here:.2f} | {there:.2f} | {here + there:.2f} | "
+                f"{spent:.1f} |"
             )
     return "\n".join(found)
 

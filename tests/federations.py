@@ -26,12 +26,19 @@ def client(size: int, seed: int, classes: int = CLASSES) -> tuple[torch.Tensor, 
     return x, (x @ truth).argmax(1) % classes
 
 
-def data(sizes: tuple[int, ...] = (3, 17, 40, 25, 9), single_class: int | None = 4, flip: bool = False) -> FederatedData:
-    """A client with fewer examples than a batch, one with a single class. `flip`: noise in place of every test label."""
+def data(
+    sizes: tuple[int, ...] = (3, 17, 40, 25, 9), single_class: int | None = 4, flip: bool = False
+) -> FederatedData:
+    """A client with fewer examples than a batch, one with a single class.
+
+    `flip`: noise in place of every test label.
+    """
 
     def labels(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = pair
-        return x, torch.randint(0, CLASSES, y.shape, generator=torch.Generator().manual_seed(7)) if flip else y
+        return x, torch.randint(
+            0, CLASSES, y.shape, generator=torch.Generator().manual_seed(7)
+        ) if flip else y
 
     train = [client(size, i, 1 if i == single_class else CLASSES) for i, size in enumerate(sizes)]
     test = [labels(client(8, 100 + i)) for i in range(len(sizes))]
@@ -50,7 +57,15 @@ def mlp() -> nn.Module:
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {"linear": linear, "mlp": mlp}
-SETTINGS = {"rounds": 3, "lr": 0.3, "epochs": 2, "batch_size": 4, "weight_decay": 0.01, "clip": 0.8, "workers": 1}
+SETTINGS = {
+    "rounds": 3,
+    "lr": 0.3,
+    "epochs": 2,
+    "batch_size": 4,
+    "weight_decay": 0.01,
+    "clip": 0.8,
+    "workers": 1,
+}
 
 # Of algorithms whose defaults train for long: the same rules, sooner done.
 QUICK = {"ditto": {"personal_epochs": 3}, "fedala": {"tolerance": 10.0}, "pfedme": {"inner_steps": 2}}
@@ -73,11 +88,20 @@ class Federation:
 
     @classmethod
     def of_model(
-        cls, model: Model, algorithm: Algorithm, splits: Splits, training: Training, *, row: Tensor, chunk: int | None = None
+        cls,
+        model: Model,
+        algorithm: Algorithm,
+        splits: Splits,
+        training: Training,
+        *,
+        row: Tensor,
+        chunk: int | None = None,
     ) -> "Federation":
         clients = ClientHalf(model, algorithm, splits.of_clients, training, row=row, chunk=chunk)
         uploads = clients.storage.uploads
-        server = ServerHalf(model, algorithm, splits.of_server, training, row=row, clients=clients.size, uploads=uploads)
+        server = ServerHalf(
+            model, algorithm, splits.of_server, training, row=row, clients=clients.size, uploads=uploads
+        )
         return cls(clients, server)
 
     def train(self, round: int, ids: np.ndarray, lr: np.ndarray, epochs: np.ndarray) -> Trained:
@@ -111,4 +135,6 @@ class Federation:
 
 def trained_part(state: State) -> State:
     """Without the scores on test data that a server remembers: everything that no test label may reach."""
-    return {name: value for name, value in state.items() if not name.startswith(("known.test_", "known.before_"))}
+    return {
+        name: value for name, value in state.items() if not name.startswith(("known.test_", "known.before_"))
+    }

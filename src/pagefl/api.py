@@ -57,7 +57,9 @@ def run(
     setting. `observe` is called with the record of every round, `say` with messages. `RunSpec` lists all
     settings.
     """
-    own = Own(_own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players))
+    own = Own(
+        _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
+    )
     raw = _given(spec, {"task": task, "algorithm": algorithm, "players": players, **settings})
     return launch(specs.resolve(raw, *own), own, out, observe, say)
 
@@ -67,17 +69,24 @@ def _own(field: str, given: object, kind: type[Kind]) -> Kind | None:
     if isinstance(given, kind) or given is None:
         return given
     if isinstance(given, type):
-        raise UserError(f"{field} = {given.__name__}: this is a class; expected an object, such as {given.__name__}(…)")
+        raise UserError(
+            f"{field} = {given.__name__}: this is a class; expected an object, such as {given.__name__}(…)"
+        )
     if not isinstance(given, str | dict):
         found = type(given).__name__
-        raise UserError(f"{field} is a {found}; expected a name, a table with a name and settings, or a pagefl.{kind.__name__}")
+        raise UserError(
+            f"{field} is a {found}; expected a name, a table with a name and settings, or a "
+            f"pagefl.{kind.__name__}"
+        )
     return None
 
 
 def _given(spec: str | Path | RunSpec | None, settings: dict[str, Any]) -> specs.Raw:
     """The spec, overridden by the given settings. The user's own objects bring their settings with them."""
     if not isinstance(spec, str | Path | RunSpec | None):
-        raise UserError(f"spec is a {type(spec).__name__}; expected the path of a TOML file or a pagefl.RunSpec")
+        raise UserError(
+            f"spec is a {type(spec).__name__}; expected the path of a TOML file or a pagefl.RunSpec"
+        )
     raw = {} if spec is None else spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec))
     for name, value in settings.items():
         if value is not None:
@@ -116,7 +125,9 @@ def resume(
     a folder in the directory and starts from round 1.
     """
     path = Path(directory)
-    own = Own(_own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players))
+    own = Own(
+        _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
+    )
     spec = spec_of(path, own, rounds, restart=restart, algorithm=algorithm, players=players)
     return _play(spec, own, RunDirectory(path, spec.toml(), restart=restart), observe, say)
 
@@ -142,9 +153,13 @@ def tip(directory: Path, ratio: str) -> DemandRatio:
     raw = _raw_spec(directory)
     name = str(raw["players"].get("name"))
     if name in PLAYERS and not PLAYERS[name].uses_demand:
-        raise UserError(f"bias: players = {name!r} do not learn from rewards, so that demand changes nothing for them")
+        raise UserError(
+            f"bias: players = {name!r} do not learn from rewards, so that demand changes nothing for them"
+        )
     if _is_over(record.newest_facts(directory), raw):
-        raise UserError(f"bias: the run in {directory} is over; `pagefl resume {directory} --rounds N` lets it go on")
+        raise UserError(
+            f"bias: the run in {directory} is over; `pagefl resume {directory} --rounds N` lets it go on"
+        )
     return demand.tip(directory, ratio)
 
 
@@ -164,7 +179,9 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
     try:
         from pagefl.game import pettingzoo
     except ModuleNotFoundError as error:
-        raise UserError(f"environment needs {error.name}, which is not installed; `pip install pagefl[rl]` brings it") from None
+        raise UserError(
+            f"environment needs {error.name}, which is not installed; `pip install pagefl[rl]` brings it"
+        ) from None
 
     first = specs.resolve(_given(spec, settings))
 
@@ -199,7 +216,9 @@ def verify(
 
     `algorithm` and `players`: the names of the user's own ones, as module:Class.
     """
-    return certificates.verify(directory, spec_of(directory, algorithm=algorithm, players=players), trial or Trial(), say)
+    return certificates.verify(
+        directory, spec_of(directory, algorithm=algorithm, players=players), trial or Trial(), say
+    )
 
 
 def report(directories: Sequence[Path], page: Path) -> None:
@@ -207,7 +226,9 @@ def report(directories: Sequence[Path], page: Path) -> None:
     texts = [f"# {path}\n{specs.dump(_raw_spec(path))}" for path in directories]
     found = {str(path): record.read(path) for path in directories}
     runs, clients = ({name: parts[i] for name, parts in found.items()} for i in (0, 1))
-    html.write_report(page, "pagefl", runs, "\n\n".join(texts), {name: last_clients(of) for name, of in clients.items()})
+    html.write_report(
+        page, "pagefl", runs, "\n\n".join(texts), {name: last_clients(of) for name, of in clients.items()}
+    )
 
 
 def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Observe, say: Say) -> Run:
@@ -215,7 +236,9 @@ def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Obse
         say(sentence)
     task, algorithm = own.task or spec.make_task(), own.algorithm or spec.make_algorithm()
     name = f"{spec.label} on {spec.task['name']}"
-    result = replace(play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say), name=name)
+    result = replace(
+        play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say), name=name
+    )
     if directory is not None:
         clients = {name: last_clients(result.client_rounds)}
         html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml(), clients)
@@ -241,7 +264,9 @@ def spec_of(
         if object_ is None:
             own_code.check_named(kind, raw[kind].get("name"), given, str(path))
             if isinstance(given, str) and given != raw[kind].get("name"):
-                raise UserError(f"{kind} = {given!r}: the run in {path} was made with {raw[kind].get('name')!r}")
+                raise UserError(
+                    f"{kind} = {given!r}: the run in {path} was made with {raw[kind].get('name')!r}"
+                )
     if rounds is not None:
         specs.override(raw, f"rounds={rounds}")
     return specs.resolve(raw, *own)
@@ -254,11 +279,16 @@ WRITTEN = {"rounds": int, "seed": int, "task": dict, "algorithm": dict, "players
 def _raw_spec(path: Path, *, restart: bool = False) -> specs.Raw:
     check_own_files(path)
     if not (path / SPEC).is_file():
-        raise UserError(f"{path} is not a run directory (it has no {SPEC}); expected one that `pagefl run` made")
+        raise UserError(
+            f"{path} is not a run directory (it has no {SPEC}); expected one that `pagefl run` made"
+        )
     raw = specs.read(path / SPEC)
     for name, kind in WRITTEN.items():
         if not isinstance(raw.get(name), kind):
-            raise UserError(f"{path / SPEC}: `{name}` is missing or wrong, so it is not what the run wrote; restore the file")
+            raise UserError(
+                f"{path / SPEC}: `{name}` is missing or wrong, so it is not what the run wrote; restore "
+                "the file"
+            )
     if not restart and (facts := last_facts(path)):
         binding.check_settings(raw, facts, path / SPEC)
     return raw

@@ -48,25 +48,39 @@ def sweep(
     """
     if jobs < 0:
         raise UserError(f"jobs = {jobs}: must be 0 or greater")
-    raw = spec.model_dump() if isinstance(spec, RunSpec) else specs.read(Path(spec)) if isinstance(spec, str | Path) else spec
+    raw = (
+        spec.model_dump()
+        if isinstance(spec, RunSpec)
+        else specs.read(Path(spec))
+        if isinstance(spec, str | Path)
+        else spec
+    )
     raw = dict(raw or {}) | ({} if sweep is None else {"sweep": sweep})
     for name, value in settings.items():
         if isinstance(value, Task | Algorithm):
             raise UserError(
-                f"sweep: {name} must be a name; run your own with `pagefl.run(..., out=...)`, then `pagefl.compare`"
+                f"sweep: {name} must be a name; run your own with `pagefl.run(..., out=...)`, then "
+                "`pagefl.compare`"
             )
         specs.put(raw, "task.clients" if name == "clients" else name, value)
     grid = sweeps.grid(raw)
     names = [str(Path(out) / sweeps.name_of(each)) for each in grid]
-    wanted, choices = dict(zip(names, grid, strict=True)), dict(zip(names, product(*raw["sweep"].values()), strict=True))
+    wanted, choices = (
+        dict(zip(names, grid, strict=True)),
+        dict(zip(names, product(*raw["sweep"].values()), strict=True)),
+    )
     done = sweeps.run_missing(wanted.values(), Path(out), jobs or len(os.sched_getaffinity(0)))
     if done.finished < done.runs:
         say(f"{done.runs - done.finished} of {done.runs} runs are not finished; see the column `problem`")
     found = {str(one.path): one.rounds for one in sweeps.finished(wanted.values(), Path(out))}
-    runs = [comparisons.Recorded(name, each, found.get(name, []), name in found) for name, each in wanted.items()]
+    runs = [
+        comparisons.Recorded(name, each, found.get(name, []), name in found) for name, each in wanted.items()
+    ]
     frame = comparisons.by_run(runs, lambda message: None)
     for place, name in enumerate(raw["sweep"]):
         if name not in frame:
-            frame.insert(place, name, frame["run"].map({run: choice[place] for run, choice in choices.items()}))
+            frame.insert(
+                place, name, frame["run"].map({run: choice[place] for run, choice in choices.items()})
+            )
     problems = {str(Path(out) / name): problem for name, problem in done.failed.items()}
     return frame.assign(problem=frame["run"].map(problems))

@@ -16,7 +16,12 @@ from pagefl.core.layout import Layout
 from pagefl.runtime.run import Run
 from pagefl.runtime.settings import Settings
 
-CASES = [(name, module) for name in ALGORITHMS for module in MODULES if module != "linear" or not ALGORITHMS[name].needs_body]
+CASES = [
+    (name, module)
+    for name in ALGORITHMS
+    for module in MODULES
+    if module != "linear" or not ALGORITHMS[name].needs_body
+]
 every_case = pytest.mark.parametrize(("name", "module"), CASES)
 
 
@@ -29,7 +34,9 @@ def run(name: str, module: str, data_options: dict | None = None, **settings: ob
 
 
 def assert_same_bits(one: Run, other: Run) -> None:
-    assert {n: t.numpy().tobytes() for n, t in one.state.items()} == {n: t.numpy().tobytes() for n, t in other.state.items()}
+    assert {n: t.numpy().tobytes() for n, t in one.state.items()} == {
+        n: t.numpy().tobytes() for n, t in other.state.items()
+    }
     assert timeless(one.rounds) == timeless(other.rounds)
     assert one.client_rounds == other.client_rounds
 
@@ -73,7 +80,9 @@ def test_resume_is_exact(name, module, participation, tmp_path):
 
 @every_case
 def test_no_test_label_reaches_training(name, module):
-    """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is not."""
+    """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is
+    not.
+    """
     clean, noisy = run(name, module), run(name, module, {"flip": True})
     for key, value in trained_part(clean.state).items():
         assert torch.equal(value, noisy.state[key]), key
@@ -112,11 +121,16 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
 
     def permuted(order: list[int]) -> Run:
         key = rng.key
-        of_clients = ("batches", "passes", "part")  # streams whose last name is the client's place: give them its identity
+        # streams whose last name is the client's place: give them its identity
+        of_clients = ("batches", "passes", "part")
         moved = lambda seed, *n: key(seed, *n[:-1], order[n[-1]]) if n[0] in of_clients else key(seed, *n)  # noqa: E731
         monkeypatch.setattr(rng, "key", moved)
-        shuffled = FederatedData([pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public)
-        result = pagefl.run(task=Task("permuted", MODULES[module], shuffled, SETTINGS), algorithm=made(name), chunk=2)
+        shuffled = FederatedData(
+            [pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public
+        )
+        result = pagefl.run(
+            task=Task("permuted", MODULES[module], shuffled, SETTINGS), algorithm=made(name), chunk=2
+        )
         monkeypatch.undo()
         return result
 
@@ -127,7 +141,9 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
 
 @every_case
 def test_a_lone_client_is_its_own_federation(name, module):
-    """Where the server averages, the shared model is what the client uploaded; where it does not, nothing blows up."""
+    """Where the server averages, the shared model is what the client uploaded; where it does not, nothing
+    blows up.
+    """
     alone = Task("alone", MODULES[module], data(sizes=(17,), single_class=None), SETTINGS)
     federation = Federation.of_task(alone, made(name), Settings(**SETTINGS))
     for round in range(1, 4):

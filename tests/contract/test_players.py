@@ -1,6 +1,7 @@
 """What every kind of players must keep. A new one is tested by being registered.
 
-That a deployment plays as a simulation does is tested in unit/test_deploy.py; here, that a client alone plays as among others.
+That a deployment plays as a simulation does is tested in unit/test_deploy.py; here, that a client alone plays
+as among others.
 """
 
 import copy
@@ -43,7 +44,9 @@ LEARNERS = [case for case in CASES if case.partition("/")[0] in LEARNS_SOON]
 
 def of_cases(cases: list[str]) -> pytest.MarkDecorator:
     """Tests of one case share its reference, and so a worker."""
-    return pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.xdist_group(case)) for case in cases])
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, marks=pytest.mark.xdist_group(case)) for case in cases]
+    )
 
 
 every_case, every_learner = of_cases(CASES), of_cases(LEARNERS)
@@ -70,7 +73,13 @@ def rounds_of(case: str, participation: float) -> int:
 
 def options_of(case: str, participation: float = 1.0) -> dict:
     rounds = rounds_of(case, participation)
-    return {"players": settings_of(case), "algorithm": "fedavg", "rounds": rounds, "participation": participation, "chunk": 2}
+    return {
+        "players": settings_of(case),
+        "algorithm": "fedavg",
+        "rounds": rounds,
+        "participation": participation,
+        "chunk": 2,
+    }
 
 
 def spec_of(case: str, participation: float = 1.0) -> RunSpec:
@@ -109,7 +118,11 @@ def copied(tensors: State) -> State:
 
 def learned(tensors: State) -> State:
     """Networks, their optimisers and replays: what no move changes by itself."""
-    return {name: value for name, value in tensors.items() if "waiting." not in name and not name.endswith("noise")}
+    return {
+        name: value
+        for name, value in tensors.items()
+        if "waiting." not in name and not name.endswith("noise")
+    }
 
 
 def of_agents(tensors: State) -> State:
@@ -121,8 +134,12 @@ def same(one: State, other: State) -> bool:
 
 
 def assert_same_bits(one: Run, other: Run) -> None:
-    assert {n: t.numpy().tobytes() for n, t in one.state.items()} == {n: t.numpy().tobytes() for n, t in other.state.items()}
-    assert [{**entry, "seconds": 0} for entry in one.rounds] == [{**entry, "seconds": 0} for entry in other.rounds]
+    assert {n: t.numpy().tobytes() for n, t in one.state.items()} == {
+        n: t.numpy().tobytes() for n, t in other.state.items()
+    }
+    assert [{**entry, "seconds": 0} for entry in one.rounds] == [
+        {**entry, "seconds": 0} for entry in other.rounds
+    ]
     assert one.client_rounds == other.client_rounds
 
 
@@ -130,7 +147,11 @@ def assert_same_bits(one: Run, other: Run) -> None:
 @every_learner
 def test_these_settings_make_agents_learn(case, participation):
     """Or much of what follows would say nothing."""
-    updates = {name: value for name, value in reference(case, participation).state.items() if name.endswith("updates")}
+    updates = {
+        name: value
+        for name, value in reference(case, participation).state.items()
+        if name.endswith("updates")
+    }
     assert updates
     assert all(bool((value > 0).any()) for value in updates.values()), updates
 
@@ -164,7 +185,9 @@ def test_resume_is_exact(case, participation, when, tmp_path):
 
 @every_case
 def test_absent_clients_wait_untouched(case):
-    """Every tensor of a clients' policy has a row for each client, and a round changes those of its participants alone."""
+    """Every tensor of a clients' policy has a row for each client, and a round changes those of its
+    participants alone.
+    """
     game = game_of(case, 0.4)
     changed = set()
     for round in range(1, rounds_of(case, 0.4) + 1):
@@ -188,8 +211,9 @@ OF_CLIENTS = ("batches", "client ", "random player", "random server", "exploring
 def test_permuted_clients_permute_results(case, monkeypatch):
     """Each client keeps its own random stream, so only the order of sums may differ.
 
-    What depends on clients' numbers by intent is left out: the server's agent of PAGE, which has an input for each client,
-    does not weigh; the minibatches of a policy that all share, which are drawn by place, are not reached.
+    What depends on clients' numbers by intent is left out: the server's agent of PAGE, which has an input for
+    each client, does not weigh; the minibatches of a policy that all share, which are drawn by place, are not
+    reached.
     """
     order = [3, 0, 4, 1, 2]
     own = data()
@@ -205,10 +229,16 @@ def test_permuted_clients_permute_results(case, monkeypatch):
         key = rng.key
 
         def moved(seed: int, *names: str | int) -> int:
-            return key(seed, *names[:-1], order[names[-1]]) if str(names[0]).startswith(OF_CLIENTS) else key(seed, *names)
+            return (
+                key(seed, *names[:-1], order[names[-1]])
+                if str(names[0]).startswith(OF_CLIENTS)
+                else key(seed, *names)
+            )
 
         monkeypatch.setattr(rng, "key", moved)
-        shuffled = FederatedData([pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public)
+        shuffled = FederatedData(
+            [pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public
+        )
         result = pagefl.run(**{**options, "task": Task("permuted", MODULES["linear"], shuffled, SETTINGS)})
         monkeypatch.undo()
         return result
@@ -216,21 +246,28 @@ def test_permuted_clients_permute_results(case, monkeypatch):
     straight, shuffled = permuted([0, 1, 2, 3, 4]), permuted(order)
     close = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(shuffled.state["server.model"], straight.state["server.model"], **close)
-    torch.testing.assert_close(shuffled.state["clients.personal"], straight.state["clients.personal"][order], **close)
+    torch.testing.assert_close(
+        shuffled.state["clients.personal"], straight.state["clients.personal"][order], **close
+    )
     for column in ("lr", "epochs", "weight", "reward"):
         one, other = (
-            run.clients.pivot(index="round", columns="client", values=column).to_numpy() for run in (straight, shuffled)
+            run.clients.pivot(index="round", columns="client", values=column).to_numpy()
+            for run in (straight, shuffled)
         )
         np.testing.assert_allclose(other, one[:, order], rtol=1e-4)
 
 
 @every_case
 def test_no_test_label_reaches_training_states_or_rewards(case):
-    """P5: with noise for test labels every trained tensor and every move is the same, bit for bit, and test scores are not."""
+    """P5: with noise for test labels every trained tensor and every move is the same, bit for bit, and test
+    scores are not.
+    """
     clean, noisy = reference(case), run(case, task=task(flip=True))
     assert same(trained_part(clean.state), trained_part(noisy.state))
     for name in ("lr", "epochs", "weight", "reward", "state", "server_state", "train_loss"):
-        assert [entry.get(name) for entry in clean.client_rounds] == [entry.get(name) for entry in noisy.client_rounds], name
+        assert [entry.get(name) for entry in clean.client_rounds] == [
+            entry.get(name) for entry in noisy.client_rounds
+        ], name
     for name in ("reward_server", "reward_clients", "payoffs", "agents", "game_loss"):
         assert [entry[name] for entry in clean.rounds] == [entry[name] for entry in noisy.rounds], name
     assert {entry["protocol"] for entry in clean.rounds} == {"clean"}
@@ -288,11 +325,15 @@ def test_frozen_players_do_not_explore(case):
 def test_moves_stay_in_their_ranges(case, participation):
     players, played = players_of(case), reference(case, participation).clients.query("trained")
     lowest = getattr(players, "lr_min", getattr(players, "lr_last", SETTINGS["lr"]))
-    assert played.lr.between(lowest * (1 - 1e-6), getattr(players, "lr_max", SETTINGS["lr"]) * (1 + 1e-6)).all()
+    assert played.lr.between(
+        lowest * (1 - 1e-6), getattr(players, "lr_max", SETTINGS["lr"]) * (1 + 1e-6)
+    ).all()
     assert played.epochs.between(1, getattr(players, "epochs_max", SETTINGS["epochs"])).all()
     assert (played.epochs % 1 == 0).all()
     assert (played.weight > 0).all()
-    assert played.groupby("round").weight.sum().to_numpy() == pytest.approx(np.ones(rounds_of(case, participation)))
+    assert played.groupby("round").weight.sum().to_numpy() == pytest.approx(
+        np.ones(rounds_of(case, participation))
+    )
     if case not in ("fixed", "schedule"):
         assert played.lr.nunique() > CLIENTS  # they do play
 
@@ -321,7 +362,9 @@ def test_a_client_alone_plays_as_among_others(case):
         outcome = Outcome(1 / after, accuracy, after, after / 2)
         policies = [(together, everybody, seen, outcome)]
         for i, policy in enumerate(alone):
-            policies.append((policy, me, seen.of(np.array([i])), Outcome(*(values[[i]] for values in outcome))))
+            policies.append(
+                (policy, me, seen.of(np.array([i])), Outcome(*(values[[i]] for values in outcome)))
+            )
         played, given = [], []
         for policy, who, shown, earned in policies:
             policy.receive(server.sent)

@@ -48,7 +48,9 @@ def test_the_round_goes_on_with_the_others(name, workers):
 def test_quarantine_is_absence(name, monkeypatch):
     """The round is that of a federation whose other four clients were drawn."""
     bad = pagefl.run(task=task("mlp"), algorithm=poisoned(name), rounds=1)
-    monkeypatch.setattr("pagefl.core.server.ServerHalf.participants", lambda self, round, share: np.array([1, 2, 3, 4]))
+    monkeypatch.setattr(
+        "pagefl.core.server.ServerHalf.participants", lambda self, round, share: np.array([1, 2, 3, 4])
+    )
     absent = pagefl.run(task=task("mlp"), algorithm=ALGORITHMS[name](**QUICK.get(name, {})), rounds=1)
     for key, value in bad.state.items():
         torch.testing.assert_close(value, absent.state[key], rtol=1e-5, atol=1e-6)
@@ -57,7 +59,9 @@ def test_quarantine_is_absence(name, monkeypatch):
 def test_all_bad_ends_in_a_sentence_and_keeps_the_last_good_state(tmp_path):
     straight = pagefl.run(task=task("mlp"), algorithm="scaffold", rounds=2)
     broken = poisoned("scaffold", sizes=(3, 17, 40, 25, 9), round=3)
-    with pytest.raises(pagefl.UserError, match=r"round 3: 5 clients \(0, 1, 2, 3, 4\) uploaded values that are not finite"):
+    with pytest.raises(
+        pagefl.UserError, match=r"round 3: 5 clients \(0, 1, 2, 3, 4\) uploaded values that are not finite"
+    ):
         pagefl.run(task=task("mlp"), algorithm=broken, rounds=9, out=tmp_path / "run")
     tensors, facts = checkpoint.read(tmp_path / "run" / "checkpoint")
     assert facts["round"] == 2

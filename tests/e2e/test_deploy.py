@@ -29,7 +29,13 @@ SECONDS = 1200.0  # a busy machine is slow, and only what never ends fails
 def spec_of(algorithm: str, players: str, clients: int, rounds: int, **settings):
     own = {"warm_up": 2} if players == "page" else {}  # so that agents learn in so few rounds
     task = {"name": "synthetic", "clients": clients}
-    raw = {"task": task, "algorithm": algorithm, "players": {"name": players, **own}, "rounds": rounds, "epochs": 2}
+    raw = {
+        "task": task,
+        "algorithm": algorithm,
+        "players": {"name": players, **own},
+        "rounds": rounds,
+        "epochs": 2,
+    }
     return specs.resolve({**raw, **settings})
 
 
@@ -48,12 +54,21 @@ def assert_same(folder: Path, spec) -> None:
     deployed, simulated = api.load(folder), pagefl.run(spec)
     assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-4)
     for ours, theirs in zip(deployed.rounds, simulated.rounds, strict=True):
-        for name in ("global_accuracy", "local_accuracy", "global_loss", "reward_server", "reward_clients", "mean_lr"):
+        for name in (
+            "global_accuracy",
+            "local_accuracy",
+            "global_loss",
+            "reward_server",
+            "reward_clients",
+            "mean_lr",
+        ):
             assert ours[name] == pytest.approx(theirs[name], abs=1e-4, rel=1e-4), (name, ours["round"])
 
 
 def test_four_nodes_and_intruders(tmp_path):
-    """PAGE's players on SCAFFOLD's rule, with TLS and authentication: the simulation's result, and strangers are refused."""
+    """PAGE's players on SCAFFOLD's rule, with TLS and authentication: the simulation's result, and strangers
+    are refused.
+    """
     spec = spec_of("scaffold", "page", clients=4, rounds=5)
     with started(spec, tmp_path / "run") as local:
         intrude(local, tmp_path)
@@ -63,7 +78,9 @@ def test_four_nodes_and_intruders(tmp_path):
     assert all(entry["participants"] == 4 for entry in api.load(tmp_path / "run").rounds)
     let_in = {name for name, log in logs.items() if "SuperNode ID" in log}
     assert let_in == {f"node-{number}" for number in range(4)}
-    assert {"stranger", "plain", "deceived"} <= {name for name, log in logs.items() if "Starting Flower SuperNode" in log}
+    assert {"stranger", "plain", "deceived"} <= {
+        name for name, log in logs.items() if "Starting Flower SuperNode" in log
+    }
     assert not started_by(tmp_path / "run")
 
 
@@ -78,7 +95,12 @@ def intrude(local: Local, folder: Path) -> None:
     for name, security in {
         "stranger": ("--root-certificates", known, "--auth-supernode-private-key", str(path)),
         "plain": ("--insecure",),
-        "deceived": ("--root-certificates", str(folder / "other" / keys.CA), "--auth-supernode-private-key", own),
+        "deceived": (
+            "--root-certificates",
+            str(folder / "other" / keys.CA),
+            "--auth-supernode-private-key",
+            own,
+        ),
     }.items():
         local.start_node(0, *security, name=name)
 
@@ -88,7 +110,18 @@ def test_a_server_that_is_killed_goes_on_by_the_same_command(tmp_path):
     spec = spec_of("fedavg", "page", clients=2, rounds=3)
     file, folder = tmp_path / "spec.toml", tmp_path / "run"
     file.write_text(spec.toml())
-    command = [sys.executable, "-m", "pagefl", "deploy", "local", str(file), "--nodes", "2", "--out", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pagefl",
+        "deploy",
+        "local",
+        str(file),
+        "--nodes",
+        "2",
+        "--out",
+        str(folder),
+    ]
     first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: rounds_of(folder) >= 1, "a round")
     os.killpg(superlink_of(first.pid), signal.SIGKILL)
@@ -122,7 +155,9 @@ def superlink_of(parent: int) -> int:
 
 
 def enough_to_answer() -> float:
-    """Seconds for a node that is alive: for every message it starts a process, which takes longer on a busy machine."""
+    """Seconds for a node that is alive: for every message it starts a process, which takes longer on a busy
+    machine.
+    """
     begun = monotonic()
     subprocess.run([sys.executable, "-c", "import pagefl.deploy.client_app"], check=True)
     return max(18.0, 6 * (monotonic() - begun))
@@ -130,7 +165,9 @@ def enough_to_answer() -> float:
 
 def test_a_node_that_is_killed_comes_back(tmp_path):
     """In the middle of a round; its control and its agent go on from its disk."""
-    spec = spec_of("scaffold", "page", clients=2, rounds=3, deploy={"deadline": enough_to_answer(), "fewest": 0.5})
+    spec = spec_of(
+        "scaffold", "page", clients=2, rounds=3, deploy={"deadline": enough_to_answer(), "fewest": 0.5}
+    )
     folder = tmp_path / "run"
     with started(spec, folder) as local:
         wait_for(lambda: rounds_of(folder) >= 1, "a round")
@@ -145,14 +182,26 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
     tensors, facts = checkpoint.read(state / checkpoint.NAME)
     assert facts["round"] >= before
     assert tensors["kept.control"].abs().sum() > 0
-    assert int(tensors["clients_agent.replay.written"][0]) >= facts["round"] - 2  # it missed a round, not its memory
+    # it missed a round, not its memory
+    assert int(tensors["clients_agent.replay.written"][0]) >= facts["round"] - 2
 
 
 def test_ctrl_c_leaves_nothing_running(tmp_path):
     spec, folder = spec_of("fedavg", "fixed", clients=1, rounds=50), tmp_path / "run"
     file = tmp_path / "spec.toml"
     file.write_text(spec.toml())
-    command = [sys.executable, "-m", "pagefl", "deploy", "local", str(file), "--nodes", "1", "--out", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pagefl",
+        "deploy",
+        "local",
+        str(file),
+        "--nodes",
+        "1",
+        "--out",
+        str(folder),
+    ]
     # Whoever runs tests in the background has interrupts ignored, and so would what they start.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)

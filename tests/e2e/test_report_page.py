@@ -1,4 +1,6 @@
-"""The report in a real browser: it draws, it asks the network for nothing, and it can be used without a mouse."""
+"""The report in a real browser: it draws, it asks the network for nothing, and it can be used without a
+mouse.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,7 +21,9 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 
-HOSTILE = """</script><script>alert(1)</script><b>bold</b> <a href="https://evil.example">%{x}</a> & "quotes" """
+HOSTILE = (
+    """</script><script>alert(1)</script><b>bold</b> <a href="https://evil.example">%{x}</a> & "quotes" """
+)
 METRICS = ("accuracy", "accuracy_before", "loss", "std", "worst10")
 
 
@@ -77,7 +81,9 @@ class Visit:
         self.page.set_default_timeout(PATIENCE)
         self.page.on("console", lambda message: self.errors.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on(
+            "dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss())
+        )
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("framenavigated", lambda frame: self.places.append(frame.url))
         self.page.goto(path.as_uri())
@@ -106,16 +112,24 @@ def wait_until(page: Page, condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("width", [1200, 400])
 # A band has two edges and a line; a null is a gap, which makes two pieces of its line.
 @pytest.mark.parametrize(
-    ("runs", "lines"), [(ONE, [3, 5, 1, 2, 2, 4, 4]), (SEVERAL, [6, 10, 2, 4, 4, 8, 8])], ids=["one", "several"]
+    ("runs", "lines"),
+    [(ONE, [3, 5, 1, 2, 2, 4, 4]), (SEVERAL, [6, 10, 2, 4, 4, 8, 8])],
+    ids=["one", "several"],
 )
 def test_page_draws_all_charts_without_network_or_complaint(
-    browser: Browser, tmp_path: Path, runs: dict[str, list[dict[str, Any]]], lines: list[int], width: int, scheme: str
+    browser: Browser,
+    tmp_path: Path,
+    runs: dict[str, list[dict[str, Any]]],
+    lines: list[int],
+    width: int,
+    scheme: str,
 ) -> None:
     path = tmp_path / "report.html"
     write_report(path, f"A report {HOSTILE}", runs, f'note = "{HOSTILE}"')
     visit = Visit(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
     assert [len(visit.drawn(chart)) for chart in range(7)] == lines
-    assert all(line.count(",") >= 8 for line in visit.drawn(0))  # Plotly leaves out points on a straight stretch
+    # Plotly leaves out points on a straight stretch
+    assert all(line.count(",") >= 8 for line in visit.drawn(0))
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     assert visit.requests == [path.as_uri()]
     assert visit.errors == []
@@ -158,18 +172,23 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -
     visit.page.focus("#chart0")
     visit.page.keyboard.press("ArrowRight")
     visit.page.wait_for_selector("#chart0 .hoverlayer text")
-    hover = visit.page.eval_on_selector_all("#chart0 .hoverlayer text", "texts => texts.map(text => text.textContent).join()")
+    hover = visit.page.eval_on_selector_all(
+        "#chart0 .hoverlayer text", "texts => texts.map(text => text.textContent).join()"
+    )
     assert HOSTILE[:20] in hover
     assert "%{x}</a> &" in hover
     assert visit.page.query_selector_all("a, b b, td + script") == []
     assert visit.errors == []
 
 
-LEAVE = '"><meta http-equiv="refresh" content="0;url=https://evil.example/"><base href="https://evil.example/">'
+LEAVE = (
+    '"><meta http-equiv="refresh" content="0;url=https://evil.example/"><base href="https://evil.example/">'
+)
 STRANGE: list[Any] = [  # what a stranger's records may hold in place of a number
     LEAVE,
     HOSTILE,
-    "<img src=x onerror=alert(3)><svg onload=alert(4)><form action=https://evil.example><input autofocus onfocus=alert(5)>",
+    "<img src=x onerror=alert(3)><svg onload=alert(4)><form action=https://evil.example><input autofocus "
+    "onfocus=alert(5)>",
     "javascript:alert(6)",
     {"__proto__": {"polluted": 1}, "constructor": {"prototype": {"polluted": 1}}},
     [LEAVE] * 1000,
@@ -197,7 +216,9 @@ def strange_rounds() -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [[], ["b"]])
-def test_strange_records_run_nothing_and_lead_nowhere(browser: Browser, tmp_path: Path, others: list[str]) -> None:
+def test_strange_records_run_nothing_and_lead_nowhere(
+    browser: Browser, tmp_path: Path, others: list[str]
+) -> None:
     runs = {f"a {LEAVE}": strange_rounds(), **{name: strange_rounds() for name in others}}
     clients = dict.fromkeys(runs, last_clients([{"local_accuracy": [*STRANGE, 0.5]}]))
     path = tmp_path / "report.html"
@@ -211,9 +232,14 @@ def test_strange_records_run_nothing_and_lead_nowhere(browser: Browser, tmp_path
     visit.page.wait_for_timeout(1000)
     assert visit.places == visit.requests == [path.as_uri()]
     assert visit.errors == []
-    assert visit.page.query_selector_all("base, form, iframe, object, embed, img, link, a, [onerror], [onload]") == []
+    assert (
+        visit.page.query_selector_all("base, form, iframe, object, embed, img, link, a, [onerror], [onload]")
+        == []
+    )
     assert visit.page.evaluate("({}).polluted === undefined")
-    metas = visit.page.eval_on_selector_all("meta[http-equiv]", "found => found.map(meta => [meta.httpEquiv, meta.content])")
+    metas = visit.page.eval_on_selector_all(
+        "meta[http-equiv]", "found => found.map(meta => [meta.httpEquiv, meta.content])"
+    )
     assert [name for name, _ in metas] == ["Content-Security-Policy"]
     assert metas[0][1].startswith("default-src 'none'; script-src 'sha256-")
     assert metas[0][1].endswith("base-uri 'none'; form-action 'none'")
@@ -242,7 +268,9 @@ def test_keyboard_reads_rounds_hides_lines_and_opens_the_settings(browser: Brows
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
     expected = ONE["fedavg"][58]["local_accuracy"]
-    assert f"round 59: global {0.9 * expected:.5g}, local {expected:.5g}" in (page.text_content("#spoken") or "")
+    assert f"round 59: global {0.9 * expected:.5g}, local {expected:.5g}" in (
+        page.text_content("#spoken") or ""
+    )
     page.focus("summary")
     page.keyboard.press("Enter")
     assert page.is_visible("text=rounds = 60")

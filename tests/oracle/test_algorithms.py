@@ -1,7 +1,9 @@
-"""Eight algorithms against their papers' pseudo-code: one client after the other, plain torch, double precision.
+"""Eight algorithms against their papers' pseudo-code: one client after the other, plain torch, double
+precision.
 
-A model is the vector of its parameters, as in the papers. Only the order of the examples is taken from the engine's random
-streams. Hyper-parameters are such that every term matters, and the clip is active in some steps and not in others.
+A model is the vector of its parameters, as in the papers. Only the order of the examples is taken from the
+engine's random streams. Hyper-parameters are such that every term matters, and the clip is active in some
+steps and not in others.
 """
 
 import functools
@@ -43,8 +45,12 @@ Rounds = tuple[tuple[int, ...], ...]
 Expected = dict[str, Tensor]
 
 
-def batches(round: int, i: int, epochs: int, stream: str = "batches", call: int = 0, pool: Tensor | None = None) -> Iterator:
-    """Client i's examples in the engine's order: a stream for each round, client and call; of a `pool` or of all."""
+def batches(
+    round: int, i: int, epochs: int, stream: str = "batches", call: int = 0, pool: Tensor | None = None
+) -> Iterator:
+    """Client i's examples in the engine's order: a stream for each round, client and call; of a `pool` or of
+    all.
+    """
     pool = torch.arange(SIZES[i]) if pool is None else pool
     key = np.array([rng.key(SEED, stream, round, call, i)], np.uint64)
     positions, counts, _ = draw(key, np.array([len(pool)]), np.array([epochs]), SETTINGS["batch_size"])
@@ -105,10 +111,13 @@ def fedprox(module: nn.Module, first: Tensor, rounds: Rounds, mu: float) -> Expe
     return {"server.model": server, "clients.personal": torch.stack(personal)}
 
 
-def scaffold(module: nn.Module, first: Tensor, rounds: Rounds, fresh: float = 1.0, bounded: bool = False) -> Expected:
+def scaffold(
+    module: nn.Module, first: Tensor, rounds: Rounds, fresh: float = 1.0, bounded: bool = False
+) -> Expected:
     """Karimireddy et al. 2020, Algorithm 1, option II; a change of control counts by the client's data.
 
-    Guarded, a correction is shortened on ways that are longer than the (lower) median way of the round before.
+    Guarded, a correction is shortened on ways that are longer than the (lower) median way of the round
+    before.
     """
     server, personal = first, [first] * N
     control, controls, usual = torch.zeros_like(first), [torch.zeros_like(first)] * N, 0.0
@@ -125,7 +134,11 @@ def scaffold(module: nn.Module, first: Tensor, rounds: Rounds, fresh: float = 1.
             new = controls[i] + fresh * (measured - controls[i])
             change += SIZES[i] / MEAN_SIZE * (new - controls[i])
             controls[i], personal[i] = new, w
-        server, control, usual = average(personal, ids), control + change / N, sorted(ways)[(len(ways) - 1) // 2]
+        server, control, usual = (
+            average(personal, ids),
+            control + change / N,
+            sorted(ways)[(len(ways) - 1) // 2],
+        )
     return {
         "server.model": server,
         "server.control": control,
@@ -136,7 +149,9 @@ def scaffold(module: nn.Module, first: Tensor, rounds: Rounds, fresh: float = 1.
 
 
 def feddyn(module: nn.Module, first: Tensor, rounds: Rounds, alpha: float) -> Expected:
-    """Acar et al. 2021, Algorithm 1, in the form of its authors' program: the dual is alpha_i times what a client moved."""
+    """Acar et al. 2021, Algorithm 1, in the form of its authors' program: the dual is alpha_i times what a
+    client moved.
+    """
     server, personal = first, [first] * N
     moved = [torch.zeros_like(first)] * N
     for round, ids in enumerate(rounds, 1):
@@ -156,7 +171,13 @@ def feddyn(module: nn.Module, first: Tensor, rounds: Rounds, alpha: float) -> Ex
 
 
 def pfedme(
-    module: nn.Module, first: Tensor, rounds: Rounds, lam: float, beta: float, inner_steps: int, personal_lr: float
+    module: nn.Module,
+    first: Tensor,
+    rounds: Rounds,
+    lam: float,
+    beta: float,
+    inner_steps: int,
+    personal_lr: float,
 ) -> Expected:
     """Dinh et al. 2020, Algorithm 1: theta is the proximal point of w on the batch, and w follows theta."""
     server, personal, uploads = first, [first] * N, [first] * N
@@ -173,7 +194,9 @@ def pfedme(
 
 
 def ditto(module: nn.Module, first: Tensor, rounds: Rounds, lam: float, personal_epochs: int) -> Expected:
-    """Li et al. 2021, Algorithm 1: FedAvg, and beside it a personal v with h(v; W) = F(v) + lam / 2 |v - W|^2."""
+    """Li et al. 2021, Algorithm 1: FedAvg, and beside it a personal v with h(v; W) = F(v) + lam / 2 |v -
+    W|^2.
+    """
     server, personal, uploads = first, [first] * N, [first] * N
     for round, ids in enumerate(rounds, 1):
         for i in ids:
@@ -185,11 +208,17 @@ def ditto(module: nn.Module, first: Tensor, rounds: Rounds, lam: float, personal
                 v = step(v, gradient(module, v, x, y) + lam * (v - server), LR[i])
             uploads[i], personal[i] = w, v
         server = average(uploads, ids)
-    return {"server.model": server, "kept.personal": torch.stack(personal), "clients.personal": torch.stack(personal)}
+    return {
+        "server.model": server,
+        "kept.personal": torch.stack(personal),
+        "clients.personal": torch.stack(personal),
+    }
 
 
 def fedrod(module: nn.Module, first: Tensor, rounds: Rounds) -> Expected:
-    """Chen, Chao 2022, Fed-ROD (linear): a generic head by balanced softmax, a personal one on top by the empirical risk."""
+    """Chen, Chao 2022, Fed-ROD (linear): a generic head by balanced softmax, a personal one on top by the
+    empirical risk.
+    """
     cut = body_width(module)
     layers = list(module) if cut else [module]
     server, heads = first, [torch.zeros_like(first[cut:])] * N
@@ -203,19 +232,33 @@ def fedrod(module: nn.Module, first: Tensor, rounds: Rounds) -> Expected:
                 features = nn.Sequential(*layers[:-1])(x).detach()
                 generic = layers[-1](features).detach()
                 head.requires_grad_()
-                weight, bias = head[: layers[-1].weight.numel()].view_as(layers[-1].weight), head[-len(counts) :]
+                weight, bias = (
+                    head[: layers[-1].weight.numel()].view_as(layers[-1].weight),
+                    head[-len(counts) :],
+                )
                 risk = cross_entropy(generic + features @ weight.T + bias, y)
                 head = step(head.detach(), torch.autograd.grad(risk, head)[0], LR[i])
                 w = step(w, gradient(module, w, x, y, offset=counts.double().log()), LR[i])
             heads[i], uploads[i], personal[i] = head, w, torch.cat([w[:cut], w[cut:] + head])
         server = average(uploads, ids)
-    return {"server.model": server, "kept.head": torch.stack(heads), "clients.personal": torch.stack(personal)}
+    return {
+        "server.model": server,
+        "kept.head": torch.stack(heads),
+        "clients.personal": torch.stack(personal),
+    }
 
 
 def fedrecon(
-    module: nn.Module, first: Tensor, rounds: Rounds, reconstruction_epochs: int, support: float, server_lr: float
+    module: nn.Module,
+    first: Tensor,
+    rounds: Rounds,
+    reconstruction_epochs: int,
+    support: float,
+    server_lr: float,
 ) -> Expected:
-    """Singhal et al. 2021, Algorithm 1: the head is rebuilt on the support set, then the body learns on the query set."""
+    """Singhal et al. 2021, Algorithm 1: the head is rebuilt on the support set, then the body learns on the
+    query set.
+    """
     cut = body_width(module)
     server, personal = first, [first] * N
     for round, ids in enumerate(rounds, 1):
@@ -236,7 +279,9 @@ def fedrecon(
 def fedala(
     module: nn.Module, first: Tensor, rounds: Rounds, eta: float, share: float, layers: int, tolerance: float
 ) -> Expected:
-    """Zhang et al. 2023, Algorithm 1 and PFLlib's ALA: a client starts from W and its own, mixed weight by weight."""
+    """Zhang et al. 2023, Algorithm 1 and PFLlib's ALA: a client starts from W and its own, mixed weight by
+    weight.
+    """
     assert layers == 1
     cut = body_width(module)
     server, own = first, [first] * N
@@ -326,4 +371,6 @@ def test_algorithm_is_what_its_paper_says(name, path, rounds):
     assert state.keys() == expected.keys()
     for key, value in expected.items():
         # The engine rounds to float32, by another 1e-7 on every CPU; a control divides that by a short way.
-        torch.testing.assert_close(state[key].double(), value, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(
+            state[key].double(), value, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
+        )

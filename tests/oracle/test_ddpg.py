@@ -87,8 +87,12 @@ def stable_baselines(ours: Ddpg, agent: int, batches: list[Transitions]) -> DDPG
     """Their training loop on our architecture and weights, which their policies cannot express."""
     model = DDPG("MlpPolicy", Spaces(), tau=SETTINGS.tau, gamma=SETTINGS.gamma, buffer_size=1, device="cpu")
     own = {net: {name: value[agent] for name, value in ours.nets[net].items()} for net in NETS}
-    model.policy.actor, model.policy.actor_target = (PlainActor(own[net], SETTINGS.actor_lr) for net in NETS[::2])
-    model.policy.critic, model.policy.critic_target = (PlainCritic(own[net], SETTINGS.critic_lr) for net in NETS[1::2])
+    model.policy.actor, model.policy.actor_target = (
+        PlainActor(own[net], SETTINGS.actor_lr) for net in NETS[::2]
+    )
+    model.policy.critic, model.policy.critic_target = (
+        PlainCritic(own[net], SETTINGS.critic_lr) for net in NETS[1::2]
+    )
     model._create_aliases()
     model._update_learning_rate = lambda optimizers: None  # it knows one lr for both
     model.replay_buffer = Given([alone(batch, agent) for batch in batches])
@@ -109,7 +113,9 @@ def test_stable_baselines_comes_to_the_same_networks(agent):
             for name, value in module.own.items():
                 torch.testing.assert_close(ours.nets[net][name][agent], value.detach(), rtol=1e-4, atol=1e-5)
     for net in NETS:  # all of them have moved much further than the tolerance
-        assert all((ours.nets[net][name] - value).abs().max() > 1e-2 for name, value in first[net].items()), net
+        assert all((ours.nets[net][name] - value).abs().max() > 1e-2 for name, value in first[net].items()), (
+            net
+        )
 
 
 def test_stacked_agents_are_separate_agents():
@@ -126,7 +132,10 @@ def test_stacked_agents_are_separate_agents():
         for name, value in stacked.tensors.items():
             torch.testing.assert_close(value[i], one.tensors[name][i], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(
-            stacked.act(torch.arange(AGENTS), states)[[i]], one.act(torch.tensor([i]), states[[i]]), rtol=1e-5, atol=1e-6
+            stacked.act(torch.arange(AGENTS), states)[[i]],
+            one.act(torch.tensor([i]), states[[i]]),
+            rtol=1e-5,
+            atol=1e-6,
         )
 
 

@@ -22,7 +22,13 @@ from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 
 SEED = 5
-PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS = [
+    (LinearModel, linear),
+    (StackedModel, linear),
+    (RowModel, linear),
+    (StackedModel, mlp),
+    (RowModel, mlp),
+]
 
 
 class Plan(NamedTuple):
@@ -37,7 +43,10 @@ class Plan(NamedTuple):
 
 
 def plain_fedavg(module: nn.Module, splits: FederatedData, plan: Plan) -> torch.Tensor:
-    """As anybody would write it, in the precision of the module. Only the order of the examples is that of the engine."""
+    """As anybody would write it, in the precision of the module.
+
+    Only the order of the examples is that of the engine.
+    """
     module = copy.deepcopy(module)
     dtype = next(module.parameters()).dtype
     sizes = splits.train.sizes.double()
@@ -49,7 +58,9 @@ def plain_fedavg(module: nn.Module, splits: FederatedData, plan: Plan) -> torch.
             own = copy.deepcopy(module)
             optimizer = torch.optim.SGD(own.parameters(), lr=plan.lr[i], weight_decay=plan.weight_decay)
             key = np.array([rng.key(SEED, "batches", round, 0, i)], np.uint64)
-            index, counts, _ = draw(key, np.array([len(y)]), np.array(plan.epochs[i : i + 1]), plan.batch_size)
+            index, counts, _ = draw(
+                key, np.array([len(y)]), np.array(plan.epochs[i : i + 1]), plan.batch_size
+            )
             for batch, count in zip(index[0], counts[0], strict=True):
                 chosen = torch.from_numpy(batch[:count]).long()
                 optimizer.zero_grad()
@@ -65,7 +76,9 @@ def plain_fedavg(module: nn.Module, splits: FederatedData, plan: Plan) -> torch.
 
 def engine_fedavg(model: Model, splits: FederatedData, plan: Plan, chunk: int) -> torch.Tensor:
     training = Training(SEED, 0.1, plan.batch_size, plan.weight_decay, plan.clip)
-    federation = Federation.of_model(model, FedAvg(), splits, training, row=model.layout.row(model.module), chunk=chunk)
+    federation = Federation.of_model(
+        model, FedAvg(), splits, training, row=model.layout.row(model.module), chunk=chunk
+    )
     sizes = splits.train.sizes.numpy()
     everybody = np.arange(len(sizes))
     for round in range(1, plan.rounds + 1):
@@ -79,11 +92,15 @@ def fresh(make: Callable[[], nn.Module]) -> nn.Module:
         return make()
 
 
-def assert_no_farther_than_torch(ours: torch.Tensor, module: nn.Module, splits: FederatedData, plan: Plan) -> None:
-    """Every CPU and thread count rounds in its own way, so two float32 results are never compared with each other.
+def assert_no_farther_than_torch(
+    ours: torch.Tensor, module: nn.Module, splits: FederatedData, plan: Plan
+) -> None:
+    """Every CPU and thread count rounds in its own way, so two float32 results are never compared with each
+    other.
 
-    The plain loop in float64 is the truth. Ours may be a few times as far from it as the same loop in float32, plus a
-    thousandth of the distance that the model moved: a learning rate that is wrong by one per cent is ten times as far.
+    The plain loop in float64 is the truth. Ours may be a few times as far from it as the same loop in
+    float32, plus a thousandth of the distance that the model moved: a learning rate that is wrong by one per
+    cent is ten times as far.
     """
     first = Layout(module).row(module).double()
     truth = plain_fedavg(copy.deepcopy(module).double(), splits, plan)
@@ -110,7 +127,9 @@ def pictures(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def texts(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     chance = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 80, (n, 12), generator=chance, dtype=torch.uint8), torch.randint(0, 80, (n,), generator=chance)
+    return torch.randint(0, 80, (n, 12), generator=chance, dtype=torch.uint8), torch.randint(
+        0, 80, (n,), generator=chance
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +145,9 @@ def test_large_models_on_bytes(path, make, draw_client):
     """Short steps, and few: a narrow net with GroupNorm amplifies rounding with every long one."""
     splits = FederatedData([draw_client(n, n) for n in (5, 9)], [draw_client(2, 1)] * 2, draw_client(4, 3))
     plan = Plan(lr=(0.05, 0.02), epochs=(1, 2), rounds=1, clip=0.3)
-    assert_no_farther_than_torch(engine_fedavg(path(fresh(make)), splits, plan, chunk=2), fresh(make), splits, plan)
+    assert_no_farther_than_torch(
+        engine_fedavg(path(fresh(make)), splits, plan, chunk=2), fresh(make), splits, plan
+    )
 
 
 def test_batches_are_fresh_shuffles_of_everything():
@@ -139,7 +160,9 @@ def test_batches_are_fresh_shuffles_of_everything():
 
 
 def test_shuffles_are_uniform():
-    draws = draw(np.arange(24_000, dtype=np.uint64), np.full(24_000, 4), np.ones(24_000, np.int64), 4).positions[:, 0]
+    draws = draw(
+        np.arange(24_000, dtype=np.uint64), np.full(24_000, 4), np.ones(24_000, np.int64), 4
+    ).positions[:, 0]
     orders, counts = np.unique(draws, axis=0, return_counts=True)
     assert len(orders) == 24
     assert abs(counts - 1000).max() < 150  # 4.8 standard deviations

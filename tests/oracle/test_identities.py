@@ -134,7 +134,9 @@ def test_fedrods_shared_model_knows_nothing_of_personal_heads(module):
     models, personal = [], []
     for noise in (0.0, 1.0):
         training = Training(0, 0.3, SETTINGS["batch_size"], SETTINGS["weight_decay"], SETTINGS["clip"])
-        federation = Federation.of_model(StackedModel(of.fresh_module(0)), FedRod(), data(), training, row=first_row(of))
+        federation = Federation.of_model(
+            StackedModel(of.fresh_module(0)), FedRod(), data(), training, row=first_row(of)
+        )
         heads = federation.kept["head"]
         heads += noise * torch.randn(heads.shape, generator=torch.Generator().manual_seed(0))
         for round in (1, 2):
@@ -157,6 +159,9 @@ def test_bounded_scaffold_is_scaffold_where_all_go_equally_far():
     """Equal sizes, lr and epochs: every way is as long, and nothing is bounded."""
     equal = {"sizes": (12, 12, 12), "single_class": None}
     plain, bounded = (
-        pagefl.run(task=task("mlp", **equal), algorithm=Scaffold(bounded=bounded), rounds=3) for bounded in (False, True)
+        pagefl.run(task=task("mlp", **equal), algorithm=Scaffold(bounded=bounded), rounds=3)
+        for bounded in (False, True)
     )
-    torch.testing.assert_close(bounded.state["server.model"], plain.state["server.model"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        bounded.state["server.model"], plain.state["server.model"], rtol=1e-5, atol=1e-6
+    )

@@ -10,7 +10,13 @@ from pagefl.core.examples import Examples
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import RowModel, StackedModel
 
-PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS = [
+    (LinearModel, linear),
+    (StackedModel, linear),
+    (RowModel, linear),
+    (StackedModel, mlp),
+    (RowModel, mlp),
+]
 
 
 def expected(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
@@ -54,6 +60,8 @@ def test_extreme_logits_stay_finite():
     examples = data().train
     model = LinearModel(module)
     loss, _ = model.score(
-        model.layout.row(module)[None], Examples(examples.x, examples.y, torch.tensor([0, len(examples.y)])), torch.tensor([0])
+        model.layout.row(module)[None],
+        Examples(examples.x, examples.y, torch.tensor([0, len(examples.y)])),
+        torch.tensor([0]),
     )
     assert loss[0] == pytest.approx(expected(module, examples.x, examples.y)[0], rel=1e-5)

@@ -79,5 +79,6 @@ def test_a_holdout_leaves_augmentation_in_place():
 @pytest.mark.parametrize("algorithm", ["scaffold", "ditto", "fedala", "fedrecon"])
 def test_methods_that_look_at_batches_twice(algorithm):
     assert torch.equal(
-        run(algorithm=algorithm).state["server.model"], run(algorithm=algorithm, workers=2).state["server.model"]
+        run(algorithm=algorithm).state["server.model"],
+        run(algorithm=algorithm, workers=2).state["server.model"],
     )

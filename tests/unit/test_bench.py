@@ -24,7 +24,10 @@ def result(tmp_path_factory):
 def test_every_workload_is_measured(result):
     assert list(result["workloads"]) == list(WORKLOADS)
     for measured in result["workloads"].values():
-        numbers = [measured[name] for name in ("seconds_plain", "seconds_pagefl", "ratio", "ratio_of_best", "memory_mb")]
+        numbers = [
+            measured[name]
+            for name in ("seconds_plain", "seconds_pagefl", "ratio", "ratio_of_best", "memory_mb")
+        ]
         assert all(math.isfinite(number) and number > 0 for number in numbers)
         assert measured["ratio"] == pytest.approx(measured["seconds_plain"] / measured["seconds_pagefl"])
         assert measured["met"] is None  # toy sizes say nothing about a bar
@@ -41,7 +44,9 @@ def test_the_result_is_json_and_a_table(result):
 @pytest.mark.slow  # a process for each workload
 def test_the_roofline_counts_what_a_round_must_do(result):
     seen, steps, judged = 4 * 5 * 210, 4 * 5 * 42, 4 * (90 + 75)
-    assert result["workloads"]["W"]["roofline"]["mflop"] == pytest.approx(31 * 30 * (4 * seen + 5 * steps + 2 * judged) / 1e6)
+    assert result["workloads"]["W"]["roofline"]["mflop"] == pytest.approx(
+        31 * 30 * (4 * seen + 5 * steps + 2 * judged) / 1e6
+    )
 
 
 def test_a_plain_round_of_some_clients_is_scaled_to_all(monkeypatch):
@@ -85,7 +90,8 @@ BEFORE = "cpu  1000 0 500 9000 70 0 30 0 0 0\ncpu0 1 2 3\n"
 @pytest.mark.parametrize(
     ("after", "own", "others", "quiet"),
     [
-        ("cpu  2500 0 600 9395 170 0 35 0 0 0", 16.0, 0.0025, True),  # busy 16.05 s of 20, of which 16 are ours
+        # busy 16.05 s of 20, of which 16 are ours
+        ("cpu  2500 0 600 9395 170 0 35 0 0 0", 16.0, 0.0025, True),
         ("cpu  2500 300 600 9395 170 0 35 0 0 0", 16.0, 0.1525, False),  # somebody's niced program
         ("cpu  2500 0 600 9395 170 0 35 400 0 0", 16.0, 0.2025, False),  # another virtual machine
         ("cpu  1000 0 500 9000 70 0 30 0 0 0", 16.0, None, None),  # a sandbox whose figures stand still
@@ -102,7 +108,13 @@ def test_what_others_take_is_all_but_ours(monkeypatch, tmp_path, after, own, oth
 def made_up(others, quick=False):
     quiet = None if others is None else others < machine_load.QUIET
     seen = Load(quiet, others, 10.0, 16.0, 3.2, 2)._asdict()
-    row = {"title": "logistic", "seconds_plain": 1.0, "seconds_pagefl": 1e-4, "ratio": 10913.0, "ratio_of_best": 10913.0}
+    row = {
+        "title": "logistic",
+        "seconds_plain": 1.0,
+        "seconds_pagefl": 1e-4,
+        "ratio": 10913.0,
+        "ratio_of_best": 10913.0,
+    }
     row |= {"bar": 100, "memory_mb": 1.0, "load": seen, "met": True if quiet and not quick else None}
     row["roofline"] = {"gflops": 1.0, "share_of_peak": 0.1}
     machine = {"cpu": "x", "cores": 2, "torch": "2"}
@@ -112,7 +124,12 @@ def made_up(others, quick=False):
 @pytest.mark.parametrize(
     ("others", "quick", "met", "words"),
     [
-        (0.01, False, "yes", "quiet: yes (other processes took 1% of the machine; load average 3.2 on 2 cores)"),
+        (
+            0.01,
+            False,
+            "yes",
+            "quiet: yes (other processes took 1% of the machine; load average 3.2 on 2 cores)",
+        ),
         (0.01, True, "–", "quiet: yes"),
         (0.43, False, "–", "quiet: no (other processes took 43% of the machine"),
         (None, False, "–", "quiet: unknown"),
@@ -136,14 +153,23 @@ def test_a_workload_is_one_entry():
 def test_measuring_judges_only_what_is_quiet(monkeypatch):
     """The same figures, once beside others."""
     monkeypatch.setattr(
-        engine, "play", lambda task, algorithm, settings, observe: [observe({}) for _ in range(settings.rounds)]
+        engine,
+        "play",
+        lambda task, algorithm, settings, observe: [observe({}) for _ in range(settings.rounds)],
     )
     monkeypatch.setattr(engine, "plain_round", lambda *_: 1e9)
     monkeypatch.setattr(engine, "WARM", 1)
     small = Workload("toy", 1.0, lambda quick: synthetic(0, 4), LOGISTIC, 1, 1)
     monkeypatch.setitem(WORKLOADS, "toy", small)
-    for quiet, quick, met in ((True, False, True), (True, True, None), (False, False, None), (None, False, None)):
-        monkeypatch.setattr(machine_load.Watch, "stop", lambda self, quiet=quiet: Load(quiet, 0.0, 1.0, 1.0, 0.0, 2))
+    for quiet, quick, met in (
+        (True, False, True),
+        (True, True, None),
+        (False, False, None),
+        (None, False, None),
+    ):
+        monkeypatch.setattr(
+            machine_load.Watch, "stop", lambda self, quiet=quiet: Load(quiet, 0.0, 1.0, 1.0, 0.0, 2)
+        )
         assert engine.measure("toy", quick)["met"] is met
 
 

@@ -30,7 +30,9 @@ def refused(sentence: str, out: Path, **options) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("finished") / "run"
-    pagefl.run(task={"name": "synthetic", "clients": 3}, epochs=1, algorithm="fedprox", rounds=4, workers=1, out=out)
+    pagefl.run(
+        task={"name": "synthetic", "clients": 3}, epochs=1, algorithm="fedprox", rounds=4, workers=1, out=out
+    )
     return out
 
 
@@ -50,8 +52,16 @@ def edit(out: Path, old: str, new: str) -> None:
     [
         ("lr = 0.1\n", "lr = 0.2\n", "lr = 0.2, but the checkpoint was made with lr = 0.1"),
         ("seed = 0\n", "seed = 7\n", "seed = 7, but the checkpoint was made with seed = 0"),
-        ("mu = 0.0001", "mu = 0.5", "algorithm.mu = 0.5, but the checkpoint was made with algorithm.mu = 0.0001"),
-        ('"fixed"', '"random"', 'players.name = "random", but the checkpoint was made with players.name = "fixed"'),
+        (
+            "mu = 0.0001",
+            "mu = 0.5",
+            "algorithm.mu = 0.5, but the checkpoint was made with algorithm.mu = 0.0001",
+        ),
+        (
+            '"fixed"',
+            '"random"',
+            'players.name = "random", but the checkpoint was made with players.name = "fixed"',
+        ),
         ("clients = 3", "clients = 4", "task.clients = 4"),
         ("epochs = 1\n", "", "epochs is missing, so it is not the complete spec of this run"),
         ("rounds = 4\n", "", "`rounds` is missing"),
@@ -60,7 +70,11 @@ def edit(out: Path, old: str, new: str) -> None:
 def test_an_edited_spec_is_refused_by_name(out, old, new, sentence):
     edit(out, old, new)
     refused(re.escape(f"{out / 'spec.toml'}: {sentence}"), out, rounds=6)
-    for read in (lambda: pagefl.load(out), lambda: api.report([out], out.parent / "page.html"), lambda: api.spec_of(out)):
+    for read in (
+        lambda: pagefl.load(out),
+        lambda: api.report([out], out.parent / "page.html"),
+        lambda: api.spec_of(out),
+    ):
         with pytest.raises(pagefl.UserError, match=re.escape(sentence)):
             read()
 

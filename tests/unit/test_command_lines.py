@@ -1,4 +1,7 @@
-"""Bad command lines: exit code 2, one sentence on stderr, nothing on stdout, nothing written. And a few good ones."""
+"""Bad command lines: exit code 2, one sentence on stderr, nothing on stdout, nothing written.
+
+And a few good ones.
+"""
 
 import os
 import sys
@@ -33,7 +36,10 @@ BAD = [
     ("run --rounds many", "rounds = 'many'"),
     ("run --rounds 1.5", "rounds = 1.5: it should be a valid integer"),
     ("run --rounds 0", "rounds = 0"),
-    ("run --rounds 1000000000000000000", "rounds = 1000000000000000000: it should be less than or equal to 1000000000"),
+    (
+        "run --rounds 1000000000000000000",
+        "rounds = 1000000000000000000: it should be less than or equal to 1000000000",
+    ),
     ("run --epochs 1000000000000", "epochs = 1000000000000: it should be less than or equal to 1000000000"),
     ("run --clients -3", "task.clients = -3"),
     ("run --clients", "requires an argument"),
@@ -53,16 +59,28 @@ BAD = [
     ("run --algorithm fedavgg", "did you mean fedavg?"),
     (["run", "--algorithm", "[/b]"], "algorithm = '[/b]': there is no such algorithm"),
     ("run --players nobody", "players = 'nobody': there is no such players"),
-    ("run --algorithm page --players fixed", "players = 'fixed': algorithm = 'page' means fedavg with players page"),
-    ("run --algorithm dapfl --players page", "players = 'page': algorithm = 'dapfl' means fedavg with players dapfl"),
-    ("run --players random --set players.lr_min=1", "players.lr_min = 1.0: it should be less than players.lr_max = 0.1"),
+    (
+        "run --algorithm page --players fixed",
+        "players = 'fixed': algorithm = 'page' means fedavg with players page",
+    ),
+    (
+        "run --algorithm dapfl --players page",
+        "players = 'page': algorithm = 'dapfl' means fedavg with players dapfl",
+    ),
+    (
+        "run --players random --set players.lr_min=1",
+        "players.lr_min = 1.0: it should be less than players.lr_max = 0.1",
+    ),
     # --set
     ("run --set lr", "--set lr: expected NAME=VALUE"),
     ("run --set =3", "--set =3: expected NAME=VALUE"),
     ("run --set lr.x=1", "lr.x = 1: lr is not a table; tables are task, algorithm, players and deploy"),
     ("run --set task.name.x=1", "--set task.name.x=1: expected NAME=VALUE"),
     ("run --set deploy=3 --set deploy.fewest=1", "deploy.fewest = 1: deploy is not a table"),
-    ("run --set deploy.nothing=3", "deploy.nothing = 3: there is no such setting; expected one of deadline, patience"),
+    (
+        "run --set deploy.nothing=3",
+        "deploy.nothing = 3: there is no such setting; expected one of deadline, patience",
+    ),
     ("run --set algorithm.mu=1", "algorithm.mu = 1: there is no such setting"),
     ("run --set nothing=1", "nothing = 1: there is no such setting"),
     (["run", "--set", "lr=1\nrounds=3"], r"lr = '1\nrounds=3'"),
@@ -85,13 +103,19 @@ BAD = [
     ("run --set device=", "device = '': "),
     ("run --set device=7", "device = 7: it should be a valid string"),
     # what does not fit
-    ("run --clients 99999999999", "task.clients = 99999999999: their examples need about 19.2 PB of memory, and "),
+    (
+        "run --clients 99999999999",
+        "task.clients = 99999999999: their examples need about 19.2 PB of memory, and ",
+    ),
     (
         "run --clients 2 --epochs 1000000000",
         "epochs = 1000000000: 42000000000 batches for each of 2 clients need about 2.016 TB",
     ),
     ("run --clients 9 --set task.theta=1e6", "their examples need about"),
-    ("run --task synthetic-mlp --set task.hidden=1000000000000", "the weights of one model need about 244 TB of memory, and "),
+    (
+        "run --task synthetic-mlp --set task.hidden=1000000000000",
+        "the weights of one model need about 244 TB of memory, and ",
+    ),
     # directories
     ("run --out spec.toml --rounds 1", "out = spec.toml: this is a file"),
     ("run --out folder --rounds 1", "out = folder: the directory is not empty"),
@@ -145,7 +169,10 @@ BAD = [
     ("deploy keys --out folder", "out = folder: the folder is not empty"),
     ("deploy local missing.toml", "spec = missing.toml: there is no such file"),
     ("deploy local spec.toml --nodes 0", "'--nodes'"),
-    ("deploy local spec.toml --nodes 99999999", "--nodes 99999999: their processes need about 20 PB of memory"),
+    (
+        "deploy local spec.toml --nodes 99999999",
+        "--nodes 99999999: their processes need about 20 PB of memory",
+    ),
     # measuring
     ("bench nonsense", "No such command 'nonsense'"),
     ("bench engine --nonsense", "No such option"),
@@ -177,7 +204,9 @@ def command(words: str | list[str], monkeypatch) -> int:
     return end.value.code or 0
 
 
-@pytest.mark.parametrize(("words", "expected"), BAD, ids=lambda value: str(value)[:60].encode("ascii", "replace").decode())
+@pytest.mark.parametrize(
+    ("words", "expected"), BAD, ids=lambda value: str(value)[:60].encode("ascii", "replace").decode()
+)
 def test_one_sentence(words, expected, place, monkeypatch, capsys):
     before = sorted(place.rglob("*"))
     assert command(words, monkeypatch) == 2
@@ -211,7 +240,11 @@ def test_version(monkeypatch, capsys):
 def test_a_path_is_printed_as_it_is(name, place, monkeypatch, capsys):
     """Rich would take brackets for its markup, and :smile: for an emoji."""
     assert (
-        command(["run", "--clients", "2", "--rounds", "1", "--epochs", "1", "--workers", "1", "--out", name], monkeypatch) == 0
+        command(
+            ["run", "--clients", "2", "--rounds", "1", "--epochs", "1", "--workers", "1", "--out", name],
+            monkeypatch,
+        )
+        == 0
     )
     assert f"report: {name}/report.html" in capsys.readouterr().err
     assert (Path(name) / "report.html").exists()
@@ -235,7 +268,13 @@ def test_a_bug_prints_a_short_traceback_without_values(monkeypatch, capsys):
 
 
 def test_what_changes_nothing_is_said(place, monkeypatch, capsys):
-    assert command("run --clients 2 --rounds 1 --epochs 1 --workers 1 --set bias=10:1 --set freeze=['p']", monkeypatch) == 0
+    assert (
+        command(
+            "run --clients 2 --rounds 1 --epochs 1 --workers 1 --set bias=10:1 --set freeze=['p']",
+            monkeypatch,
+        )
+        == 0
+    )
     err = capsys.readouterr().err
     assert "bias = '10:1': players fixed do not learn from it; it changes nothing" in err
     assert "freeze = ['p']: fixed players change no factor; it changes nothing" in err

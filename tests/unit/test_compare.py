@@ -1,4 +1,6 @@
-"""Comparing runs: each run once, only on the same data, only where finished; own tasks and algorithms by their names."""
+"""Comparing runs: each run once, only on the same data, only where finished; own tasks and algorithms by
+their names.
+"""
 
 import csv
 import io
@@ -71,7 +73,14 @@ def folder(tmp_path_factory) -> Path:
         pagefl.run(task=task(), algorithm="fedavg", seed=seed, out=made / "known" / f"s{seed}")
     pagefl.run(task=task(), algorithm=Damped(), seed=0, out=made / "own" / "s0")
     with pytest.raises(Stopped):
-        pagefl.run(task=task(), algorithm=Damped(), seed=1, checkpoint_seconds=0.0, out=made / "own/s1", observe=stop_after_two)
+        pagefl.run(
+            task=task(),
+            algorithm=Damped(),
+            seed=1,
+            checkpoint_seconds=0.0,
+            out=made / "own/s1",
+            observe=stop_after_two,
+        )
     (made / "empty").mkdir()
     return made
 
@@ -90,13 +99,21 @@ def test_own_tasks_and_algorithms_are_compared_by_name_and_the_unfinished_marked
         ["small-linear", "small-linear", "fedavg", 2, 0],
         ["small-linear", "small-linear", "damped", 1, 1],
     ]
-    last = [pagefl.load(folder / "known" / f"s{seed}", task=task()).rounds[-1]["global_accuracy"] for seed in (0, 1)]
+    last = [
+        pagefl.load(folder / "known" / f"s{seed}", task=task()).rounds[-1]["global_accuracy"]
+        for seed in (0, 1)
+    ]
     assert found["global_last_mean"][0] == pytest.approx(sum(last) / 2)
     assert said == [f"left out: {folder / 'own/s1'}: unfinished, round 2 of 3"]
 
 
 def test_a_run_that_came_to_rest_is_finished(tmp_path):
-    still = {"stop": "equilibrium", "equilibrium_window": 2, "equilibrium_models": 1e9, "equilibrium_payoffs": 1e9}
+    still = {
+        "stop": "equilibrium",
+        "equilibrium_window": 2,
+        "equilibrium_models": 1e9,
+        "equilibrium_payoffs": 1e9,
+    }
     run = pagefl.run(task=task(), algorithm="fedavg", rounds=50, out=tmp_path / "run", **still)
     assert len(run.rounds) < 50
     assert pagefl.compare(tmp_path)[["seeds", "unfinished"]].to_numpy().tolist() == [[1, 0]]
@@ -124,10 +141,16 @@ def test_a_copied_directory_is_not_another_seed(folder, tmp_path):
 
 
 def test_runs_in_memory_are_compared():
-    runs = [pagefl.run(task=task(), algorithm=algorithm, seed=s) for algorithm in ("fedavg", Damped()) for s in (0, 1)]
+    runs = [
+        pagefl.run(task=task(), algorithm=algorithm, seed=s)
+        for algorithm in ("fedavg", Damped())
+        for s in (0, 1)
+    ]
     found = pagefl.compare(runs)
     assert found[["method", "seeds"]].to_numpy().tolist() == [["fedavg", 2], ["damped", 2]]
-    assert found["global_last_mean"][0] == pytest.approx(sum(run.rounds[-1]["global_accuracy"] for run in runs[:2]) / 2)
+    assert found["global_last_mean"][0] == pytest.approx(
+        sum(run.rounds[-1]["global_accuracy"] for run in runs[:2]) / 2
+    )
     runs[0].settings = None
     with pytest.raises(UserError, match="run 1 has no spec"):
         pagefl.compare(runs)
@@ -189,11 +212,19 @@ def test_methods_that_ran_for_other_rounds_say_so():
 
 
 def test_two_seeds_and_equal_differences_win_nothing():
-    runs = [recorded(last, algorithm=a, seed=s) for a, last in (("fedavg", 0.6267), ("fedprox", 0.6)) for s in (0, 1)]
-    cells = [row for table in tables.of_summary(summary(runs)[0]) if "against" in table.title for row in table.rows]
+    runs = [
+        recorded(last, algorithm=a, seed=s)
+        for a, last in (("fedavg", 0.6267), ("fedprox", 0.6))
+        for s in (0, 1)
+    ]
+    cells = [
+        row for table in tables.of_summary(summary(runs)[0]) if "against" in table.title for row in table.rows
+    ]
     assert cells[0] == ["fedavg", *["+2.67 vs fedprox (seeds: 2, at least 3 needed)"] * 2]
     runs += [recorded(last, algorithm=a, seed=2) for a, last in (("fedavg", 0.6267), ("fedprox", 0.6))]
-    cells = [row for table in tables.of_summary(summary(runs)[0]) if "against" in table.title for row in table.rows]
+    cells = [
+        row for table in tables.of_summary(summary(runs)[0]) if "against" in table.title for row in table.rows
+    ]
     assert cells[1] == ["fedprox", *["-2.67 vs fedavg (the same on every seed: no interval)"] * 2]
 
 
@@ -201,7 +232,8 @@ def test_what_was_not_measured_is_a_dash():
     made = tables.of_summary(summary([recorded(0.5), recorded(0.6, algorithm="fedprox", seed=4)])[0])
     text = "\n".join(table.markdown() for table in made)
     assert "nan" not in text
-    assert next(table for table in made if "against" in table.title).rows[0] == ["fedavg", "–", "–"]  # no seed is shared
+    # no seed is shared
+    assert next(table for table in made if "against" in table.title).rows[0] == ["fedavg", "–", "–"]
     assert "| fedavg | – | 0 of 1 | – |" in text  # two rounds converge nowhere
 
 
@@ -271,7 +303,8 @@ def test_table2_shows_rounds_and_table1_accuracies():
     (made,) = tables.of_block(block, runs)
     row = next(row for row in made.rows if row[0] == "ditto")
     told = dict(zip(made.columns, row, strict=True))
-    # Rounds 68 and 78: a mean of 20 rounds with one still below, which costs 80/50/20 = 0.08 and 80/60/20 = 0.07 points.
+    # Rounds 68 and 78: a mean of 20 rounds with one still below, which costs 80/50/20 = 0.08 and 80/60/20 =
+    # 0.07 points.
     assert told["local: round"] == "73 ± 7"
     assert told["local: seeds converged"] == "2 of 3"
     assert told["local: accuracy then"] == "79.93 ± 0.01"
@@ -300,8 +333,17 @@ def test_table2_is_written_without_table1s_figure(tmp_path):
 @pytest.mark.parametrize("figure", [*figures.FIGURES, None])
 def test_a_new_table_is_one_entry(figure, tmp_path, monkeypatch, capsys):
     panels = (
-        Panel("synthetic", {"slow": Row({"algorithm": "fedavg", "lr": 0.01}, Published(12.0, 34.5, 0.1))}, shows=("accuracy",)),
-        Panel("synthetic-mlp", {"fast": Row({"algorithm": "fedavg", "lr": 1.0})}, about="with a body", shows=("clients",)),
+        Panel(
+            "synthetic",
+            {"slow": Row({"algorithm": "fedavg", "lr": 0.01}, Published(12.0, 34.5, 0.1))},
+            shows=("accuracy",),
+        ),
+        Panel(
+            "synthetic-mlp",
+            {"fast": Row({"algorithm": "fedavg", "lr": 1.0})},
+            about="with a body",
+            shows=("clients",),
+        ),
     )
     monkeypatch.setitem(TABLES, "mine", Table("Two rates", panels, figure))
     wanted = experiment("mine", "smoke")
@@ -313,7 +355,9 @@ def test_a_new_table_is_one_entry(figure, tmp_path, monkeypatch, capsys):
     assert [table.title for table in made] == ["synthetic", "synthetic-mlp, with a body: clients, last round"]
     assert made[0].rows == [["slow", *["80.00 ± 0.00"] * 4, "2", "12.00 ± 0.10", "34.50"]]
     drawn = {f"mine-smoke-{figure}{suffix}" for suffix in (".png", ".svg")} if figure else set()
-    assert {path.name for path in written} == {f"mine-smoke{suffix}" for suffix in (".md", ".tex", ".csv", ".html")} | drawn
+    assert {path.name for path in written} == {
+        f"mine-smoke{suffix}" for suffix in (".md", ".tex", ".csv", ".html")
+    } | drawn
     monkeypatch.setattr("sys.argv", ["pagefl", "list", "tables"])
     with pytest.raises(SystemExit):
         main()
@@ -322,13 +366,16 @@ def test_a_new_table_is_one_entry(figure, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_sweep_from_a_plain_script(tmp_path):
-    """One row per run. The script has no `if __name__ == "__main__"`, and is not executed again by the runs' processes."""
+    """One row per run. The script has no `if __name__ == "__main__"`, and is not executed again by the runs'
+    processes.
+    """
     script = tmp_path / "script.py"
     script.write_text(
         "import pagefl\n"
         "print('started')\n"
         "lists = {'algorithm': ['fedavg', 'fedprox'], 'lr': [0.1, 1e30], 'seed': [0, 0]}\n"
-        "made = pagefl.sweep({'epochs': 1, 'on_bad_upload': 'stop'}, task='synthetic', clients=3, rounds=2, sweep=lists,\n"
+        "made = pagefl.sweep({'epochs': 1, 'on_bad_upload': 'stop'}, task='synthetic', clients=3, "
+        "rounds=2, sweep=lists,\n"
         f"    out={str(tmp_path / 'runs')!r}, jobs=2)\n"
         f"made.to_csv({str(tmp_path / 'made.csv')!r}, index=False)\n"
     )
@@ -343,7 +390,9 @@ def test_a_sweep_from_a_plain_script(tmp_path):
         ["fedprox", 0.1, 0, True],
         ["fedprox", 1e30, 0, False],
     ]
-    assert made["global_last"].notna().tolist() == made["problem"].isna().tolist() == [True, False, True, False]
+    assert (
+        made["global_last"].notna().tolist() == made["problem"].isna().tolist() == [True, False, True, False]
+    )
     assert "not finite" in made["problem"][1]
 
 

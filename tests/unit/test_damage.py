@@ -1,4 +1,6 @@
-"""What a checkpoint vouches for: damaged records or checkpoints give the right result, or one sentence and every byte stays."""
+"""What a checkpoint vouches for: damaged records or checkpoints give the right result, or one sentence and
+every byte stays.
+"""
 
 import json
 import os
@@ -92,7 +94,9 @@ def test_two_damaged_checkpoints_are_refused_and_every_byte_stays(out, previous)
     if previous == "damaged":
         (out / "checkpoint.previous").write_bytes(b"half")
     before = contents(out)
-    with pytest.raises(pagefl.UserError, match=rf"checkpoint is damaged.*checkpoint.previous is {previous}.*--restart"):
+    with pytest.raises(
+        pagefl.UserError, match=rf"checkpoint is damaged.*checkpoint.previous is {previous}.*--restart"
+    ):
         pagefl.resume(out)
     assert contents(out) == before
 
@@ -125,7 +129,10 @@ def test_what_follows_the_vouched_lines_is_written_again(tmp_path):
     out = tmp_path / "run"
     pagefl.run(task=task(), rounds=4, out=out, observe=stop_after(2))
     with (out / "rounds.jsonl").open("ab") as file:
-        file.write((tmp_path / "straight" / "rounds.jsonl").read_bytes().splitlines(keepends=True)[2] + b'{"round": 4, "gl')
+        file.write(
+            (tmp_path / "straight" / "rounds.jsonl").read_bytes().splitlines(keepends=True)[2]
+            + b'{"round": 4, "gl'
+        )
     assert len(pagefl.load(out, task=task()).rounds) == 2
     resumed = pagefl.resume(out, task=task())
     assert resumed.client_rounds == straight.client_rounds
@@ -195,14 +202,18 @@ def test_a_run_directory_of_the_first_version_is_read_and_not_gone_on_with(out, 
         pagefl.load(out)
     (out / "rounds.jsonl").write_bytes(lines)
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    with pytest.raises(pagefl.UserError, match=r"made by pagefl 0\.1\.0, and this version cannot go on from it"):
+    with pytest.raises(
+        pagefl.UserError, match=r"made by pagefl 0\.1\.0, and this version cannot go on from it"
+    ):
         pagefl.resume(out, rounds=7)
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
 
 
 def test_a_stage_is_not_the_runs_checkpoint(tmp_path):
     out = tmp_path / "run"
-    pagefl.run(task={"name": "synthetic", "clients": 3}, epochs=1, rounds=4, stages_every=2, workers=1, out=out)
+    pagefl.run(
+        task={"name": "synthetic", "clients": 3}, epochs=1, rounds=4, stages_every=2, workers=1, out=out
+    )
     shutil.copy(out / "stages" / "000002" / "checkpoint", out / "checkpoint")
     before = contents(out)
     for act in readers(out):
@@ -216,7 +227,10 @@ def test_damage_at_random():
     """The whole number: python benchmarks/damage.py --records 500 --checkpoints 500."""
     program = Path(__file__).parents[2] / "benchmarks" / "damage.py"
     done = subprocess.run(
-        [sys.executable, program, "--records", "30", "--checkpoints", "30"], capture_output=True, text=True, check=False
+        [sys.executable, program, "--records", "30", "--checkpoints", "30"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 tracebacks, 0 silently wrong, 0 lost bytes" in done.stdout

@@ -1,4 +1,6 @@
-"""Demand that is tipped while a run goes on: what is asked for is taken up, or refused in a sentence; nothing stops a run."""
+"""Demand that is tipped while a run goes on: what is asked for is taken up, or refused in a sentence; nothing
+stops a run.
+"""
 
 import pytest
 from federations import task
@@ -26,7 +28,9 @@ def test_a_bad_request_is_put_aside_and_the_run_goes_on(content, tmp_path):
     assert not (out / "bias.request").exists()
 
 
-@pytest.mark.parametrize("content", [b"garbage\n", b"[]\n", b'{"round": "x", "bias": "1:1"}\n', b'{"round": 1, "bias": 3}\n'])
+@pytest.mark.parametrize(
+    "content", [b"garbage\n", b"[]\n", b'{"round": "x", "bias": "1:1"}\n', b'{"round": 1, "bias": 3}\n']
+)
 def test_garbage_among_the_shifts_is_refused(content, tmp_path):
     out = tmp_path / "run"
     pagefl.run(task=task(), players=PAGE, rounds=3, out=out)
@@ -38,7 +42,13 @@ def test_garbage_among_the_shifts_is_refused(content, tmp_path):
 
 def test_a_changed_shift_is_refused(tmp_path):
     out = tmp_path / "run"
-    pagefl.run(task=task(), players=PAGE, rounds=3, out=out, observe=lambda entry: (out / "bias.request").write_text("10:1"))
+    pagefl.run(
+        task=task(),
+        players=PAGE,
+        rounds=3,
+        out=out,
+        observe=lambda entry: (out / "bias.request").write_text("10:1"),
+    )
     (out / "bias.jsonl").write_text((out / "bias.jsonl").read_text().replace("10:1", "90:1"))
     with pytest.raises(pagefl.UserError, match=r"bias\.jsonl is not as it was written"):
         pagefl.resume(out, task=task(), rounds=5)
@@ -56,7 +66,9 @@ def test_a_torn_shift_does_not_spoil_the_next(tmp_path):
 
 @pytest.mark.parametrize("players", ["fixed", "random", "schedule", "dapfl"])
 def test_players_that_rewards_do_not_move_cannot_be_tipped(players, tmp_path):
-    """Whether rewards move them is not taken from their word: with another demand they play the very same game."""
+    """Whether rewards move them is not taken from their word: with another demand they play the very same
+    game.
+    """
     fair, tipped = (pagefl.run(task=task(), players=players, rounds=4, bias=bias) for bias in ("1:1", "10:1"))
     assert fair.client_rounds == tipped.client_rounds
     pagefl.run(task=task(), players=players, rounds=4, out=tmp_path / "run")

@@ -1,4 +1,7 @@
-"""Deployment without processes: nodes behind a grid that calls Flower's ClientApp directly. Processes are in e2e."""
+"""Deployment without processes: nodes behind a grid that calls Flower's ClientApp directly.
+
+Processes are in e2e.
+"""
 
 import stat
 
@@ -28,18 +31,27 @@ from pagefl.runtime.simulation import split
 CLIENTS = 4
 LEARNING = ("page", "dapfl", "page-shared")
 UNREADABLE = object()
-TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # Flower's runtime sets it before an app begins
+# Flower's runtime sets it before an app begins
+TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 
 class NearGrid:
-    """Every node in this process. `tamper`: by client, what becomes of its reply. `slow`: (client, round) answered a round
-    late. `away`: (client, round) not there at all."""
+    """Every node in this process. `tamper`: by client, what becomes of its reply. `slow`: (client, round)
+    answered a round late. `away`: (client, round) not there at all."""
 
     def __init__(self, spec, folder, tamper=None, slow=(), away=()):
-        self.tamper, self.slow, self.away, self.held, self.replies, self.round = tamper or {}, slow, away, [], {}, 0
+        self.tamper, self.slow, self.away, self.held, self.replies, self.round = (
+            tamper or {},
+            slow,
+            away,
+            [],
+            {},
+            0,
+        )
         config = {"spec": spec.toml()}
         self.contexts = {
-            1000 + i: Context(1, 1000 + i, self.config(folder, i), RecordDict(), config) for i in range(spec.task["clients"])
+            1000 + i: Context(1, 1000 + i, self.config(folder, i), RecordDict(), config)
+            for i in range(spec.task["clients"])
         }
 
     @staticmethod
@@ -86,12 +98,24 @@ class NearGrid:
 def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
     """`players`: a name, and how they share, as in page-shared/weights."""
     name, _, share = players.partition("/")
-    own = {"warm_up": 2, "epochs_max": 4} if name in LEARNING else {}  # so that agents learn in five short rounds
+    # so that agents learn in five short rounds
+    own = {"warm_up": 2, "epochs_max": 4} if name in LEARNING else {}
     own |= {"explore": 0.8} if name == "page-shared" else {}
     own |= {"share": share} if share else {}
-    raw = {"task": {"name": task, "clients": CLIENTS}, "algorithm": algorithm, "players": {"name": name, **own}}
+    raw = {
+        "task": {"name": task, "clients": CLIENTS},
+        "algorithm": algorithm,
+        "players": {"name": name, **own},
+    }
     return specs.resolve(
-        {"rounds": 5, "epochs": 2, "workers": 1, "path": "rows" if "mlp" in task else "auto", **raw, **settings}
+        {
+            "rounds": 5,
+            "epochs": 2,
+            "workers": 1,
+            "path": "rows" if "mlp" in task else "auto",
+            **raw,
+            **settings,
+        }
     )
 
 
@@ -135,10 +159,15 @@ LONG = ("fedala", "fedrecon")  # they train for seconds
 
 @pytest.mark.parametrize(
     ("algorithm", "players"),
-    [pytest.param(*pair, marks=[pytest.mark.slow] if pair[0] in LONG else []) for pair in dict.fromkeys(PAIRS)],
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] if pair[0] in LONG else [])
+        for pair in dict.fromkeys(PAIRS)
+    ],
 )
 def test_the_same_result_as_a_simulation(algorithm, players, tmp_path):
-    """Every algorithm and every player: what is split between a server and nodes computes what one process does."""
+    """Every algorithm and every player: what is split between a server and nodes computes what one process
+    does.
+    """
     spec = spec_of(algorithm, players, "synthetic-mlp" if ALGORITHMS[algorithm].needs_body else "synthetic")
     simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
     assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-6)
@@ -183,12 +212,16 @@ HOSTILE = {
     "[31]": with_values(lambda own: {"model": own["model"][:31]}),
     "due are 'model'": with_values(lambda own: {"another": own["model"]}),
     "its records are": lambda content: replaced(content, surprise=ConfigRecord({"a": 1})),
-    "its numbers are": lambda content: replaced(content, told=MetricRecord({**content[wire.NUMBERS], "more": 1.0})),
+    "its numbers are": lambda content: replaced(
+        content, told=MetricRecord({**content[wire.NUMBERS], "more": 1.0})
+    ),
     "should be finite numbers": lambda content: replaced(
         content, told=MetricRecord({**content[wire.NUMBERS], "lr": [1.0, 2.0]})
     ),
     "another question": lambda content: replaced(content, ask=ConfigRecord({"run": "x", "round": 1})),
-    "bytes for": lambda content: replaced(content, ArrayRecord({"model": Array("float32", (930,), wire.RAW, b"few")})),
+    "bytes for": lambda content: replaced(
+        content, ArrayRecord({"model": Array("float32", (930,), wire.RAW, b"few")})
+    ),
     "float64": lambda content: replaced(content, ArrayRecord({"model": Array(np.zeros(930))})),
     "it has no": lambda content: RecordDict(
         {wire.ARRAYS: ConfigRecord(), wire.NUMBERS: content[wire.NUMBERS], wire.ASK: content[wire.ASK]}
@@ -208,7 +241,8 @@ def test_a_hostile_node_is_quarantined_and_named(reason, tmp_path):
     assert len(said) == 5
     assert deployed.rounds[-1]["global_accuracy"] > 0.5
     told = ("local_accuracy", "local_loss", "train_loss", "local_accuracy_before", "reward_clients")
-    assert all(0 <= entry[name] < 100 for entry in deployed.rounds for name in told)  # nothing of it is in the records
+    # nothing of it is in the records
+    assert all(0 <= entry[name] < 100 for entry in deployed.rounds for name in told)
 
 
 NAN = float("nan")
@@ -249,12 +283,22 @@ def test_a_number_that_cannot_be_true_is_refused_by_name(name, tmp_path):
     for round, (line, lie) in enumerate(zip(said, lies, strict=True), 1):
         what = f"it does not tell its {name}" if np.isnan(lie) else f"its {name} is {lie:.6g}, expected "
         assert line.startswith(f"round {round}: client 2 is quarantined: {what}")
-    known = ("local_accuracy", "local_accuracy_before", "local_loss", "local_std", "train_loss", "mean_lr", "reward_clients")
+    known = (
+        "local_accuracy",
+        "local_accuracy_before",
+        "local_loss",
+        "local_std",
+        "train_loss",
+        "mean_lr",
+        "reward_clients",
+    )
     assert all(entry[column] is not None for entry in deployed.rounds for column in known)
     assert all(0 <= entry["local_accuracy"] <= 1 for entry in deployed.rounds)
 
 
-@pytest.mark.parametrize(("name", "lie"), [("test_accuracy", 7.0), ("before_accuracy", NAN), ("train_loss", 1e308)])
+@pytest.mark.parametrize(
+    ("name", "lie"), [("test_accuracy", 7.0), ("before_accuracy", NAN), ("train_loss", 1e308)]
+)
 def test_a_client_that_begins_with_a_lie_is_turned_away(name, lie, tmp_path, monkeypatch):
     said, honest = [], Node._told
 
@@ -281,7 +325,9 @@ def test_means_are_over_those_that_told(tmp_path):
         assert entry["local_accuracy"] == pytest.approx(np.mean(told))
         assert entry["local_worst10"] == min(told)
         for column in ("local_accuracy_before", "train_loss"):
-            assert entry[column] == pytest.approx(np.mean([value for value in clients[column] if value is not None]))
+            assert entry[column] == pytest.approx(
+                np.mean([value for value in clients[column] if value is not None])
+            )
         assert entry["reward_clients"] is not None
         assert entry["agents"]["clients_critic"] == 2.0
     assert [entry["participants"] for entry in deployed.rounds] == [3, 3, 3, 4, 4]
@@ -299,7 +345,9 @@ def test_a_node_that_died_is_missing_and_nobody_is_blamed(tmp_path):
     said = []
     gone = Error(code=ErrorCode.NODE_UNAVAILABLE, reason="gone")
     deployed = deploy(spec_of(), tmp_path, said, tamper={1: lambda content: gone})
-    assert [(entry["participants"], entry["missing"], entry["quarantined"]) for entry in deployed.rounds] == [(3, 1, 0)] * 5
+    assert [(entry["participants"], entry["missing"], entry["quarantined"]) for entry in deployed.rounds] == [
+        (3, 1, 0)
+    ] * 5
     assert not said
 
 
@@ -388,13 +436,16 @@ def test_a_node_that_goes_and_comes_again_goes_on_from_its_disk(tmp_path):
     (run,) = (tmp_path / "data" / "node-0").iterdir()
     tensors, facts = pagefl.runtime.checkpoint.read(run / "checkpoint")
     assert facts["round"] == 5
-    assert int(tensors["clients_agent.replay.written"][0]) == 3  # a transition for each of its rounds but the last
+    # a transition for each of its rounds but the last
+    assert int(tensors["clients_agent.replay.written"][0]) == 3
     assert tensors["kept.control"].abs().sum() > 0
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_a_server_that_was_killed_goes_on(after, tmp_path):
-    """Killed after the nodes have played a round that it has no checkpoint of: they go back, and play it again."""
+    """Killed after the nodes have played a round that it has no checkpoint of: they go back, and play it
+    again.
+    """
     spec = spec_of("scaffold", "page")
 
     class Killed(BaseException):
@@ -455,7 +506,9 @@ def test_keys(tmp_path):
     for path in written:
         if path.suffix == ".key":
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
-    ca, server = (x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in (keys.CA, keys.SERVER))
+    ca, server = (
+        x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in (keys.CA, keys.SERVER)
+    )
     server.verify_directly_issued_by(ca)
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fl.example.org"]
@@ -509,4 +562,6 @@ def test_images_are_augmented_on_their_node(tmp_path):
     x, y = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.zeros(4, dtype=torch.long)
     data = pagefl.FederatedData([(x, y)], [(x, y)], (x, y), augment=crop_and_flip)
     parties.write(data, tmp_path)
-    assert parties.read_client(tmp_path / parties.client_file(0), holdout=False).train.augment is crop_and_flip
+    assert (
+        parties.read_client(tmp_path / parties.client_file(0), holdout=False).train.augment is crop_and_flip
+    )

@@ -12,7 +12,18 @@ from pagefl.deploy import app
 from pagefl.deploy.local import Local
 from pagefl.experiments import spec as specs
 
-NAMES = ['a "b"', "it's", "é😀", "a b=c", "x.toml", "back\\slash\\n", "[/b]", "two\nlines", "# no comment", "''' \"\"\""]
+NAMES = [
+    'a "b"',
+    "it's",
+    "é😀",
+    "a b=c",
+    "x.toml",
+    "back\\slash\\n",
+    "[/b]",
+    "two\nlines",
+    "# no comment",
+    "''' \"\"\"",
+]
 
 
 def spec_of(clients: int = 2):
@@ -35,7 +46,9 @@ def test_a_node_is_told_its_paths(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_server_is_told_its_paths(name, tmp_path):
     where = app.write(spec_of(), tmp_path / "app", out=f"/{name}", data=f"/data/{name}")
-    config = tomllib.loads((where / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    config = tomllib.loads((where / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"][
+        "config"
+    ]
     assert (config["out"], config["data"]) == (f"/{name}", f"/data/{name}")
     assert app.spec_of(where) == spec_of()
 
@@ -50,6 +63,8 @@ def test_a_path_that_is_not_unicode_is_refused_before_anything_starts(tmp_path):
 
 def test_processes_that_do_not_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 10**9)
-    with pytest.raises(UserError, match=r"--nodes 6: their processes need about 1.2 GB of memory, and 1 GB are free"):
+    with pytest.raises(
+        UserError, match=r"--nodes 6: their processes need about 1.2 GB of memory, and 1 GB are free"
+    ):
         Local(spec_of(6), tmp_path)
     assert isinstance(Local(spec_of(5), Path(tmp_path)), Local)

@@ -1,4 +1,6 @@
-"""The game as PettingZoo and Gymnasium environments: their own suites, and the same bits as a run with the same moves."""
+"""The game as PettingZoo and Gymnasium environments: their own suites, and the same bits as a run with the
+same moves.
+"""
 
 import runpy
 from pathlib import Path
@@ -116,16 +118,21 @@ def test_random_actions_are_a_run_of_random_players(view, participation):
     else:
         stages = [env.step(random_moves(round)) for round in range(1, ROUNDS + 1)]
         paid = {agent: [rewards[agent] for _, rewards, *_ in stages] for agent in env.possible_agents}
-        assert [list(truncated.values()) for *_, truncated, _ in stages] == [[last] * 6 for last in (False, False, False, True)]
+        assert [list(truncated.values()) for *_, truncated, _ in stages] == [
+            [last] * 6 for last in (False, False, False, True)
+        ]
     assert paid[SERVER] == run.history["reward_server"].tolist()
     for i in range(CLIENTS):
-        expected = run.clients.query(f"client == {i}")["reward"].fillna(0.0)  # who does not take part earns nothing
+        # who does not take part earns nothing
+        expected = run.clients.query(f"client == {i}")["reward"].fillna(0.0)
         assert paid[f"client {i}"] == expected.tolist()
     assert torch.equal(env.stages.server.model_row, run.state["server.model"])
 
 
 def test_what_is_observed_and_told():
-    """Accuracies, recomputed from rows and data: of W on a client's own data, of the uploads on the server's game half."""
+    """Accuracies, recomputed from rows and data: of W on a client's own data, of the uploads on the server's
+    game half.
+    """
     env = FederatedAEC(maker(), RANGES, SEED)
     splits = task().data
 
@@ -147,7 +154,9 @@ def test_what_is_observed_and_told():
         env.step(random_moves(1 + turn // 6)[agent])
     W = server.model_row  # noqa: N806 (the paper's letter)
     assert env.infos[SERVER]["accuracy"] == pytest.approx(accuracy(W, splits.game.x, splits.game.y))
-    assert env.infos[SERVER]["test_accuracy"] == pytest.approx(accuracy(W, splits.server_test.x, splits.server_test.y))
+    assert env.infos[SERVER]["test_accuracy"] == pytest.approx(
+        accuracy(W, splits.server_test.x, splits.server_test.y)
+    )
     shown = [env.observe(agent) for agent in env.possible_agents]
     np.testing.assert_array_equal(env.state(), np.concatenate(shown))
 
@@ -205,7 +214,9 @@ def test_others_may_learn_but_hear_nothing_of_what_they_do_not_play():
 def test_a_bad_action_is_refused(action):
     env = SingleSide(maker(), RANGES, "client 3")
     env.reset()
-    with pytest.raises(UserError, match=r"client 3: action = .* expected an array of shape \(2,\) in \[-1, 1\]"):
+    with pytest.raises(
+        UserError, match=r"client 3: action = .* expected an array of shape \(2,\) in \[-1, 1\]"
+    ):
         env.step(action)
 
 

@@ -1,4 +1,6 @@
-"""Whatever form a client's examples have, they become the same federation, or one sentence names whose are wrong."""
+"""Whatever form a client's examples have, they become the same federation, or one sentence names whose are
+wrong.
+"""
 
 import numpy as np
 import pandas as pd
@@ -96,9 +98,14 @@ def test_bytes_stay_bytes_and_other_whole_numbers_become_int64(given, kept):
 
 def test_images_become_bytes_with_channels_first():
     grey = [Image.fromarray(np.full((4, 5), i, np.uint8)) for i in range(20)]
-    red = [Image.fromarray(np.dstack([np.full((4, 5), i, np.uint8)] + [np.zeros((4, 5), np.uint8)] * 2)) for i in range(20)]
+    red = [
+        Image.fromarray(np.dstack([np.full((4, 5), i, np.uint8)] + [np.zeros((4, 5), np.uint8)] * 2))
+        for i in range(20)
+    ]
     pair = Items(grey, Y)
-    assert torch.equal(FederatedData([pair], [pair], pair).train.x, torch.arange(20)[:, None, None, None].expand(-1, 1, 4, 5))
+    assert torch.equal(
+        FederatedData([pair], [pair], pair).train.x, torch.arange(20)[:, None, None, None].expand(-1, 1, 4, 5)
+    )
     x = FederatedData([(red, Y)], [(red, Y)], (red, Y)).train.x
     assert x.shape == (20, 3, 4, 5)
     assert torch.equal(x[:, 0, 0, 0], torch.arange(20))
@@ -132,7 +139,8 @@ def test_what_float32_cannot_hold_is_refused_by_name():
     x[13] = 1e300
     task = Task("own", nn.Linear(FEATURES, CLASSES), FederatedData.split([(X, Y), (x, Y)]), SETTINGS)
     with pytest.raises(
-        pagefl.UserError, match=r"client 1 \(\w+\): x has 1e\+300, which the module's torch.float32 cannot hold"
+        pagefl.UserError,
+        match=r"client 1 \(\w+\): x has 1e\+300, which the module's torch.float32 cannot hold",
     ):
         pagefl.run(task=task)
 
@@ -208,7 +216,10 @@ def test_the_client_that_is_wrong_is_named(words, given):
         ("clients is a dict; expected a list", {"clients": {0: (X, Y)}}),
         ("clients is a Items; expected a list", {"clients": Items(X, Y)}),
         ("clients is a int", {"clients": 3}),
-        ("test = 1.5: must be a share of each client's examples, greater than 0 and less than 1", {"test": 1.5}),
+        (
+            "test = 1.5: must be a share of each client's examples, greater than 0 and less than 1",
+            {"test": 1.5},
+        ),
         ("test = 0:", {"test": 0}),
         ("test = nan:", {"test": float("nan")}),
         ("test = True:", {"test": True}),
@@ -243,7 +254,8 @@ def test_later_changes_do_not_reach_the_federation():
     x.zero_()
     y.zero_()
     assert all(
-        torch.equal(part.x, a) and torch.equal(part.y, b) for (_, part), (a, b) in zip(made.named(), before, strict=True)
+        torch.equal(part.x, a) and torch.equal(part.y, b)
+        for (_, part), (a, b) in zip(made.named(), before, strict=True)
     )
 
 

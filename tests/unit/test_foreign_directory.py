@@ -1,4 +1,6 @@
-"""A run directory that somebody sent: no command writes outside of it, waits for ever, or lets it drive the terminal."""
+"""A run directory that somebody sent: no command writes outside of it, waits for ever, or lets it drive the
+terminal.
+"""
 
 import os
 import shutil
@@ -25,7 +27,9 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("made") / "run"
-    pagefl.run(task="synthetic", players="page", clients=2, rounds=2, epochs=1, workers=1, stages_every=1, out=path)
+    pagefl.run(
+        task="synthetic", players="page", clients=2, rounds=2, epochs=1, workers=1, stages_every=1, out=path
+    )
     return path
 
 
@@ -50,8 +54,23 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 NAMES = [
-    *(".lock", "spec.toml", "spec.toml.aside", "rounds.jsonl", "clients.jsonl", "checkpoint", "checkpoint.aside"),
-    *("checkpoint.previous", "bias.request", "bias.request.aside", "bias.jsonl", "report.html", "report.html.aside"),
+    *(
+        ".lock",
+        "spec.toml",
+        "spec.toml.aside",
+        "rounds.jsonl",
+        "clients.jsonl",
+        "checkpoint",
+        "checkpoint.aside",
+    ),
+    *(
+        "checkpoint.previous",
+        "bias.request",
+        "bias.request.aside",
+        "bias.jsonl",
+        "report.html",
+        "report.html.aside",
+    ),
     *(
         "certificate.json",
         "certificate.png",
@@ -93,14 +112,22 @@ def test_pipes_are_refused_and_nobody_waits(name, do, foreign, monkeypatch, caps
 
 def test_a_deployment_into_a_directory_with_links_does_not_begin(foreign):
     (foreign / "deploy.log").symlink_to("../precious")
-    with pytest.raises(UserError, match=r"deploy.log is a symbolic link"), local.started(specs.resolve({}), foreign):
+    with (
+        pytest.raises(UserError, match=r"deploy.log is a symbolic link"),
+        local.started(specs.resolve({}), foreign),
+    ):
         pytest.fail("it began")
     assert not (foreign / "deploy").exists()
 
 
 def test_a_run_directory_that_is_itself_a_link_is_fine(foreign, monkeypatch):
     (foreign.parent / "link").symlink_to("run")
-    assert command(monkeypatch, "report", str(foreign.parent / "link"), "--out", str(foreign.parent / "page.html")) == 0
+    assert (
+        command(
+            monkeypatch, "report", str(foreign.parent / "link"), "--out", str(foreign.parent / "page.html")
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +152,8 @@ HOSTILE = [
     b"{}",
     b'{"round": "<b>"}',
     b'{"round": 1}',
-    b'{"round": 1, "participants": "<b>", "seconds": {"a": 1}, "global_accuracy": [1], "agents": 7, "payoffs": []}',
+    b'{"round": 1, "participants": "<b>", "seconds": {"a": 1}, "global_accuracy": [1], "agents": 7, '
+    b'"payoffs": []}',
     b'{"round": 1, "seconds": 1e999, "global_loss": -1e999, "local_accuracy": NaN}',
 ]
 

@@ -65,7 +65,8 @@ def test_states_and_rewards_are_what_the_paper_says():
     with torch.no_grad():
         accuracy = float((start(x).argmax(1) == y).double().mean())
     assert first.state.iloc[2] == pytest.approx(accuracy)  # s_i: W on D_i, before training
-    assert first.reward.to_numpy() == pytest.approx(1 / first.train_loss.to_numpy(), rel=1e-6)  # u_i = 1 / f_i
+    # u_i = 1 / f_i
+    assert first.reward.to_numpy() == pytest.approx(1 / first.train_loss.to_numpy(), rel=1e-6)
     assert run.rounds[0]["reward_server"] == pytest.approx(1 / run.rounds[0]["game_loss"])
     assert first.weight.sum() == pytest.approx(1)
     assert alone.clients.weight.to_numpy() == pytest.approx(np.array([3, 17, 40, 25, 9]) / 94)
@@ -84,7 +85,9 @@ def test_the_server_sees_the_leaders_result_before_it_moves():
 def test_weighted_local_reward():
     run = play("random", rounds=2, reward="weighted-local")
     last = run.clients.query("round == 2")
-    assert run.rounds[-1]["reward_server"] == pytest.approx(1 / (last.weight * last.train_loss).sum(), rel=1e-5)
+    assert run.rounds[-1]["reward_server"] == pytest.approx(
+        1 / (last.weight * last.train_loss).sum(), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("freeze", [["p"], ["alpha"], ["eta"], ["p", "alpha", "eta"]])
@@ -126,7 +129,9 @@ def test_a_live_shift_is_taken_up_and_replayed(tmp_path):
     shutil.rmtree(out / "stages", ignore_errors=True)
     again = pagefl.resume(out, task=task())
     assert [entry["bias"] for entry in again.rounds] == [entry["bias"] for entry in straight.rounds]
-    assert torch.equal(again.state["server_agent.replay.rewards"], straight.state["server_agent.replay.rewards"])
+    assert torch.equal(
+        again.state["server_agent.replay.rewards"], straight.state["server_agent.replay.rewards"]
+    )
     assert json.loads((out / "bias.jsonl").read_text()) == {"round": 3, "bias": "10:1"}
 
 
@@ -146,14 +151,27 @@ def test_later_shifts_go_before_earlier_ones():
 
 def test_a_run_ends_at_rest_and_says_when(tmp_path):
     """Tiny steps: nothing evolves, so it rests as soon as a whole window is seen. Large ones: it does not."""
-    options = {"task": task(), "algorithm": "fedavg", "stop": "equilibrium", "equilibrium_window": 5, "rounds": 30}
-    assert len(pagefl.run(**options, lr=1e-7, out=tmp_path / "still").rounds) == 6  # the first change needs two rounds' rewards
+    options = {
+        "task": task(),
+        "algorithm": "fedavg",
+        "stop": "equilibrium",
+        "equilibrium_window": 5,
+        "rounds": 30,
+    }
+    # the first change needs two rounds' rewards
+    assert len(pagefl.run(**options, lr=1e-7, out=tmp_path / "still").rounds) == 6
     assert len(pagefl.run(**options, lr=1.0).rounds) == 30
     assert len(pagefl.resume(tmp_path / "still", task=task()).rounds) == 6
 
 
 def test_rest_is_exact_over_a_resume(tmp_path):
-    options = {"task": task(), "algorithm": "fedavg", "stop": "equilibrium", "equilibrium_window": 5, "lr": 1e-7}
+    options = {
+        "task": task(),
+        "algorithm": "fedavg",
+        "stop": "equilibrium",
+        "equilibrium_window": 5,
+        "lr": 1e-7,
+    }
     pagefl.run(**options, rounds=3, out=tmp_path / "run")
     assert len(pagefl.resume(tmp_path / "run", task=task(), rounds=30).rounds) == 6
 
@@ -165,7 +183,12 @@ def test_watch_needs_every_quantity_to_rest():
         watch.remember(row, still)
         rested = False
         for t in range(1, 6):
-            values = [row * (1 + t * (moving == 0)), still * (1 + t * (moving == 1)), 1.0 + t * (moving == 2), 1.0]
+            values = [
+                row * (1 + t * (moving == 0)),
+                still * (1 + t * (moving == 1)),
+                1.0 + t * (moving == 2),
+                1.0,
+            ]
             rested = watch.converged(*values)
         assert not rested
 
@@ -181,7 +204,9 @@ def test_certificate_of_a_game_with_a_known_equilibrium():
 
         return replay
 
-    tried = [Deviation(player, (move,)) for player in ("leader", "follower") for move in np.linspace(-1, 1, 21)]
+    tried = [
+        Deviation(player, (move,)) for player in ("leader", "follower") for move in np.linspace(-1, 1, 21)
+    ]
     near = {f.player: f.epsilon for f in certify(0, replay_of(0.4, 0.2), tried)}
     far = {f.player: f for f in certify(0, replay_of(-0.9, 0.9), tried)}
     assert near == {"leader": 0.0, "follower": 0.0}
@@ -201,7 +226,12 @@ def test_a_thousand_clients():
     """The server's network has N inputs and N outputs; it must work at N = 1000."""
     x = torch.randn(4, FEATURES, generator=torch.Generator().manual_seed(1))
     pair = (x, torch.arange(4) % CLASSES)
-    many = Task("many", torch.nn.Linear(FEATURES, CLASSES), FederatedData([pair] * 1000, [pair] * 1000, pair), SETTINGS)
+    many = Task(
+        "many",
+        torch.nn.Linear(FEATURES, CLASSES),
+        FederatedData([pair] * 1000, [pair] * 1000, pair),
+        SETTINGS,
+    )
     run = pagefl.run(task=many, players={"name": "page", "warm_up": 1}, rounds=36)
     assert len(run.clients.query("round == 36")) == 1000
     assert "server_critic" in run.rounds[-1]["agents"]
@@ -219,6 +249,7 @@ def test_verify_measures_and_leaves_the_run_alone(tmp_path):
     ranges, trial = Ranges(1e-3, 0.1, 20), Trial(horizon=2, clients=2)
     findings = certify_game(follower, leaders, 0, DemandRatio(), ranges, 0.99, trial)
     assert {f.player for f in findings} >= {"server"}
-    assert max(f.epsilon for f in findings if f.player != "server") > 0.01  # one epoch is far from a best response
+    # one epoch is far from a best response
+    assert max(f.epsilon for f in findings if f.player != "server") > 0.01
     for half, found in zip(halves, before, strict=True):
         assert all(torch.equal(value, found[name]) for name, value in half.state().items())

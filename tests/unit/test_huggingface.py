@@ -1,4 +1,6 @@
-"""What Flower users have on disk becomes a federation, exactly; what cannot is refused with a sentence that helps."""
+"""What Flower users have on disk becomes a federation, exactly; what cannot is refused with a sentence that
+helps.
+"""
 
 import importlib
 import io
@@ -19,7 +21,9 @@ from pagefl.data.huggingface import from_disk  # noqa: E402 (needs datasets)
 
 datasets.disable_progress_bars()
 NAMES = datasets.ClassLabel(names=["cat", "dog"])
-VECTORS = datasets.Features({"id": datasets.Value("int64"), "v": datasets.List(datasets.Value("float64")), "label": NAMES})
+VECTORS = datasets.Features(
+    {"id": datasets.Value("int64"), "v": datasets.List(datasets.Value("float64")), "label": NAMES}
+)
 IMAGES = datasets.Features({"img": datasets.Image(), "coarse_label": NAMES, "fine_label": NAMES})
 
 
@@ -30,12 +34,16 @@ def _offline(monkeypatch):
 
 def vectors(i: int, n: int = 10):
     v = np.random.default_rng(i).normal(size=(n, 3)).astype(np.float32)
-    return datasets.Dataset.from_dict({"id": range(n), "v": v, "label": (v[:, 0] > 0).astype(int)}, features=VECTORS)
+    return datasets.Dataset.from_dict(
+        {"id": range(n), "v": v, "label": (v[:, 0] > 0).astype(int)}, features=VECTORS
+    )
 
 
 def images(i: int, n: int = 6, mode: str = "RGB", size: tuple[int, int] = (4, 5)):
     channels = {"L": (), "RGB": (3,), "I;16": ()}[mode]
-    pixels = np.random.default_rng(i).integers(0, 255, (n, *size, *channels), np.uint16 if mode == "I;16" else np.uint8)
+    pixels = np.random.default_rng(i).integers(
+        0, 255, (n, *size, *channels), np.uint16 if mode == "I;16" else np.uint8
+    )
     labels = [k % 2 for k in range(n)]
     table = {"img": [Image.fromarray(p) for p in pixels], "coarse_label": [0] * n, "fine_label": labels}
     return pixels, datasets.Dataset.from_dict(table, features=IMAGES)
@@ -54,7 +62,9 @@ def save(folder, **tables):
 def same(one, other):
     roles = ["train", "test", "game", "server_test"]
     return all(
-        torch.equal(getattr(getattr(one, r), k), getattr(getattr(other, r), k)) for r in roles for k in ("x", "y", "starts")
+        torch.equal(getattr(getattr(one, r), k), getattr(getattr(other, r), k))
+        for r in roles
+        for k in ("x", "y", "starts")
     )
 
 
@@ -71,14 +81,22 @@ def test_splits_and_the_servers_own_data_are_kept(tmp_path):
     save(tmp_path, partition_0=split[0], partition_1=split[1], test=vectors(99))
     found, given = (
         from_disk(str(tmp_path)),
-        FederatedData([pair(d["train"]) for d in split.values()], [pair(d["test"]) for d in split.values()], pair(vectors(99))),
+        FederatedData(
+            [pair(d["train"]) for d in split.values()],
+            [pair(d["test"]) for d in split.values()],
+            pair(vectors(99)),
+        ),
     )
     assert torch.equal(found.train.x.sort(0).values, given.train.x.sort(0).values)
     assert same(found, given)
 
 
 def test_only_what_is_missing_is_cut(tmp_path):
-    save(tmp_path, partition_0=datasets.DatasetDict(train=vectors(0), test=vectors(1, 4)), partition_1=vectors(2))
+    save(
+        tmp_path,
+        partition_0=datasets.DatasetDict(train=vectors(0), test=vectors(1, 4)),
+        partition_1=vectors(2),
+    )
     found = from_disk(tmp_path)
     assert found.train.sizes.tolist() == [8, 6]
     assert found.test.sizes.tolist() == [4, 2]
@@ -92,7 +110,9 @@ def test_images_are_bytes_and_grey_ones_join_colour(tmp_path):
     found = from_disk(tmp_path, test=0.2)
     assert found.train.x.dtype == torch.uint8
     everything = [torch.cat([part.client(i)[0] for part in (found.train, found.test)]) for i in range(2)]
-    for got, wanted in zip(everything, [colour[0].transpose(0, 3, 1, 2), np.repeat(grey[0][:, None], 3, 1)], strict=True):
+    for got, wanted in zip(
+        everything, [colour[0].transpose(0, 3, 1, 2), np.repeat(grey[0][:, None], 3, 1)], strict=True
+    ):
         assert sorted(map(bytes, got.numpy())) == sorted(map(bytes, np.ascontiguousarray(wanted)))
     assert found.server_test.x.shape[1:] == (3, 4, 5)
 
@@ -102,7 +122,9 @@ def test_grey_images_alone_have_one_channel(tmp_path):
     assert found.train.x.shape[1:] == (1, 4, 5)
 
 
-@pytest.mark.parametrize(("dtype", "kept"), [("uint8", torch.uint8), ("int32", torch.int64), ("float64", torch.float32)])
+@pytest.mark.parametrize(
+    ("dtype", "kept"), [("uint8", torch.uint8), ("int32", torch.int64), ("float64", torch.float32)]
+)
 def test_arrays_keep_their_shape(tmp_path, dtype, kept):
     features = datasets.Features({"a": datasets.Array2D((2, 3), dtype), "label": datasets.Value("int32")})
     a = np.arange(60).reshape(10, 2, 3).astype(dtype)
@@ -151,14 +173,22 @@ def deep_png():
     [
         ({}, {}, ["holds no folder", "partition_0"]),
         ({"train": vectors(0)}, {}, ["holds train", "partition_0"]),
-        ({"partition_0": vectors(0), "partition_2": vectors(1)}, {}, ["partition_0, partition_2", "without a gap"]),
+        (
+            {"partition_0": vectors(0), "partition_2": vectors(1)},
+            {},
+            ["partition_0, partition_2", "without a gap"],
+        ),
         ({"partition_0": vectors(0), "server": vectors(1), "test": vectors(2)}, {}, ["both server and test"]),
         (
             {"partition_0": datasets.DatasetDict(train=vectors(0), valid=vectors(1))},
             {},
             ["partition_0 has splits train, valid"],
         ),
-        ({"partition_0": vectors(0)}, {"x": "pixels"}, ["x='pixels'", "partition_0", "'v' (List)", "'label' (ClassLabel)"]),
+        (
+            {"partition_0": vectors(0)},
+            {"x": "pixels"},
+            ["x='pixels'", "partition_0", "'v' (List)", "'label' (ClassLabel)"],
+        ),
         ({"partition_0": vectors(0).remove_columns("v")}, {}, ["x=None", "'id' (Value)"]),
         (
             {"partition_0": vectors(0).rename_column("label", "a").add_column("b", [1] * 10, feature=NAMES)},
@@ -184,7 +214,11 @@ def deep_png():
             ["[3, 4, 5] in partition_0", "[3, 5, 5]"],
         ),
         ({"partition_0": images(0, mode="I;16")[1]}, {}, ["column 'img'", "row 0", "it is no PNG"]),  # a TIFF
-        ({"partition_0": broken({"bytes": deep_png(), "path": None})}, {}, ["column 'img'", "row 4", "its mode is I;16"]),
+        (
+            {"partition_0": broken({"bytes": deep_png(), "path": None})},
+            {},
+            ["column 'img'", "row 4", "its mode is I;16"],
+        ),
         ({"partition_0": broken({"bytes": b"GIF89a", "path": None})}, {}, ["column 'img'", "row 4"]),
     ],
 )
@@ -200,7 +234,9 @@ def encoded(kind: str, side: int = 4, **options) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("JPEG", {}), ("BMP", {}), ("WEBP", {"lossless": True})])
+@pytest.mark.parametrize(
+    ("kind", "options"), [("PNG", {}), ("JPEG", {}), ("BMP", {}), ("WEBP", {"lossless": True})]
+)
 def test_formats_that_are_read(tmp_path, kind, options):
     cells = [{"bytes": encoded(kind, **options), "path": None}] * 10
     table = datasets.Dataset.from_dict(
@@ -217,7 +253,9 @@ def test_other_formats_are_not_even_opened(tmp_path, kind, monkeypatch):
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("started a program"))
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("started Ghostscript"))
     table = broken({"bytes": encoded(kind, 8), "path": None})
-    with pytest.raises(pagefl.UserError, match=r"row 4 no image \(it is no PNG, JPEG, BMP or WEBP\); expected the bytes of"):
+    with pytest.raises(
+        pagefl.UserError, match=r"row 4 no image \(it is no PNG, JPEG, BMP or WEBP\); expected the bytes of"
+    ):
         from_disk(save(tmp_path, partition_0=table))
 
 
@@ -243,11 +281,21 @@ def test_ragged_lists_and_missing_values_are_refused(tmp_path):
 
 
 def test_an_address_in_place_of_an_image_is_not_opened(tmp_path):
-    table = datasets.Dataset.from_dict({"img": [{"bytes": None, "path": "https://example.com/cat.png"}] * 5, "label": [0] * 5})
-    types = datasets.Features({"img": {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}, "label": NAMES})
-    info = save(tmp_path, partition_0=table.cast(types)) / "partition_0" / "dataset_info.json"  # save_to_disk would fetch it
+    table = datasets.Dataset.from_dict(
+        {"img": [{"bytes": None, "path": "https://example.com/cat.png"}] * 5, "label": [0] * 5}
+    )
+    types = datasets.Features(
+        {"img": {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}, "label": NAMES}
+    )
+    # save_to_disk would fetch it
+    info = save(tmp_path, partition_0=table.cast(types)) / "partition_0" / "dataset_info.json"
     info.write_text(
-        json.dumps({**json.loads(info.read_text()), "features": datasets.Features(img=datasets.Image(), label=NAMES).to_dict()})
+        json.dumps(
+            {
+                **json.loads(info.read_text()),
+                "features": datasets.Features(img=datasets.Image(), label=NAMES).to_dict(),
+            }
+        )
     )
     with pytest.raises(pagefl.UserError, match="row 0 no image"):
         from_disk(tmp_path)
@@ -269,7 +317,9 @@ def test_offsets_beyond_the_end_of_a_file_are_not_followed(tmp_path, kind):
         v=datasets.List(datasets.Value("float64")) if kind == "lists" else datasets.Image(), label=NAMES
     )
     cells = np.ones((10, 3)) if kind == "lists" else [{"bytes": one, "path": None}] * 10
-    path = save(tmp_path, partition_0=datasets.Dataset.from_dict({"v": cells, "label": [0] * 10}, features=features))
+    path = save(
+        tmp_path, partition_0=datasets.Dataset.from_dict({"v": cells, "label": [0] * 10}, features=features)
+    )
     (file,) = path.rglob("*.arrow")
     told, lie = (np.arange(11, dtype=np.int32) * step for step in (3 if kind == "lists" else len(one), 10**6))
     assert file.read_bytes().count(told.tobytes()) == 1
@@ -286,7 +336,9 @@ def test_no_folder(tmp_path):
 def test_without_datasets_the_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "pagefl.data.huggingface")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(pagefl.UserError, match=r'datasets is not installed; `pip install "pagefl\[huggingface\]"`'):
+    with pytest.raises(
+        pagefl.UserError, match=r'datasets is not installed; `pip install "pagefl\[huggingface\]"`'
+    ):
         importlib.import_module("pagefl.data.huggingface")
 
 

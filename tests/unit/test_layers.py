@@ -24,7 +24,19 @@ LOWER = {  # what each layer may import, beside itself
     "bench": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "deploy": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "report": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
-    "cli": {"core", "algorithms", "game", "data", "runtime", "experiments", "bench", "deploy", "report", "api", "comparing"},
+    "cli": {
+        "core",
+        "algorithms",
+        "game",
+        "data",
+        "runtime",
+        "experiments",
+        "bench",
+        "deploy",
+        "report",
+        "api",
+        "comparing",
+    },
 }
 
 
@@ -81,15 +93,20 @@ ENGLISH = {"local"}  # a word before it is an algorithm; its class and its modul
 
 
 def algorithms_named(source: str, package: tuple[str, ...] = ()) -> set[str]:
-    """Algorithms that a source text names: in an import, as a variable, class or attribute, or as a string of its own."""
+    """Algorithms that a source text names: in an import, as a variable, class or attribute, or as a string of
+    its own.
+    """
     words = set()
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.arg(arg=word) | ast.keyword(arg=str(word)):
+            case (
+                ast.Name(id=word) | ast.Attribute(attr=word) | ast.arg(arg=word) | ast.keyword(arg=str(word))
+            ):
                 words.add(word)
             case ast.ClassDef(name=word) | ast.FunctionDef(name=word):
                 words.add(word)
-            case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.:/-]+", text):  # a name or a path, no sentence
+            # a name or a path, no sentence
+            case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.:/-]+", text):
                 words |= set(re.split(r"[.:/-]", text))
     dotted = imports(source, package)
     words |= {word for name in dotted for word in name.split(".")}
@@ -98,7 +115,11 @@ def algorithms_named(source: str, package: tuple[str, ...] = ()) -> set[str]:
     return (
         (words & (ALGORITHMS.keys() - ENGLISH))
         | {name for word, name in classes.items() if word in words}
-        | {name for module, name in modules.items() if any(f"{found}.".startswith(f"{module}.") for found in dotted)}
+        | {
+            name
+            for module, name in modules.items()
+            if any(f"{found}.".startswith(f"{module}.") for found in dotted)
+        }
     )
 
 
@@ -120,7 +141,10 @@ def algorithms_named(source: str, package: tuple[str, ...] = ()) -> set[str]:
         ("run(algorithm='feddyn')", {"feddyn"}),
         ("load('pagefl.algorithms.fedrecon:FedRecon')", {"fedrecon"}),
         ("run(ditto=1)", {"ditto"}),
-        ('"""As FedAvg does, and fedprox."""\nfrom pagefl.algorithms import ALGORITHMS\nlocal = "local"', set()),
+        (
+            '"""As FedAvg does, and fedprox."""\nfrom pagefl.algorithms import ALGORITHMS\nlocal = "local"',
+            set(),
+        ),
     ],
 )
 def test_the_reader_sees_every_way_to_name_an_algorithm(source, named):
@@ -129,7 +153,11 @@ def test_the_reader_sees_every_way_to_name_an_algorithm(source, named):
 
 def test_no_algorithm_is_named_outside_its_file():
     """P1. The registry and the settings table are the only lists of names."""
-    allowed = {SOURCE / "algorithms", SOURCE / "experiments" / "defaults.py", SOURCE / "experiments" / "paper.py"}
+    allowed = {
+        SOURCE / "algorithms",
+        SOURCE / "experiments" / "defaults.py",
+        SOURCE / "experiments" / "paper.py",
+    }
     for path in SOURCE.rglob("*.py"):
         if not allowed & {path, path.parent}:
             assert not algorithms_named(path.read_text(), path.relative_to(SOURCE).parent.parts), path
@@ -140,7 +168,10 @@ def texts(path: Path) -> set[str]:
 
 
 def test_a_task_is_named_in_its_entry_only():
-    """So that a new task is one entry, its builder and its data. The tables of the paper choose among tasks."""
+    """So that a new task is one entry, its builder and its data.
+
+    The tables of the paper choose among tasks.
+    """
     allowed = {SOURCE / "experiments" / f"{name}.py" for name in ("tasks", "builders", "paper")}
     allowed |= set((SOURCE / "data").iterdir())
     default = {"synthetic"}  # of a spec

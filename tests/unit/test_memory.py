@@ -19,7 +19,16 @@ def matrices(name: str) -> int:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("fedavg", 1), ("fedprox", 1), ("local", 1), ("feddyn", 2), ("ditto", 2), ("pfedme", 2), ("fedrod", 2), ("scaffold", 3)],
+    [
+        ("fedavg", 1),
+        ("fedprox", 1),
+        ("local", 1),
+        ("feddyn", 2),
+        ("ditto", 2),
+        ("pfedme", 2),
+        ("fedrod", 2),
+        ("scaffold", 3),
+    ],
 )
 def test_no_method_holds_a_model_twice(name, expected):
     assert matrices(name) == expected
@@ -31,7 +40,9 @@ def test_rows_in_a_file_give_the_same_bits(name, count, monkeypatch, tmp_path):
     said: list[str] = []
     usual = pagefl.run(task=task("mlp"), algorithm=name, workers=count)
     monkeypatch.setattr(workers, "available_memory", lambda: 0)
-    filed = pagefl.run(task=task("mlp"), algorithm=name, workers=count, out=tmp_path / "new" / "run", say=said.append)
+    filed = pagefl.run(
+        task=task("mlp"), algorithm=name, workers=count, out=tmp_path / "new" / "run", say=said.append
+    )
     assert any("rows lie in a file" in sentence for sentence in said)
     assert {key: value.numpy().tobytes() for key, value in usual.state.items()} == {
         key: value.numpy().tobytes() for key, value in filed.state.items()
@@ -45,7 +56,8 @@ def test_a_model_kept_and_judged_by_is_stored_once(tmp_path):
     again = pagefl.load(tmp_path / "run", task=task("mlp"))
     assert torch.equal(again.state["kept.personal"], run.state["clients.personal"])
     width = run.state["clients.personal"].shape[1]
-    assert (tmp_path / "run" / "checkpoint").stat().st_size < 4 * width * (5 + 1) + 4000  # five clients and the server
+    # five clients and the server
+    assert (tmp_path / "run" / "checkpoint").stat().st_size < 4 * width * (5 + 1) + 4000
 
 
 def test_available_memory_is_a_number_of_bytes():

@@ -57,7 +57,11 @@ def test_resnet18_takes_bytes_and_numbers_alike():
 
 def test_lstm_is_torchs_own():
     module, hidden = lstm(), 100
-    embedding, theirs, head = nn.Embedding(80, 8), nn.LSTM(8, hidden, 2, batch_first=True), nn.Linear(hidden, 80)
+    embedding, theirs, head = (
+        nn.Embedding(80, 8),
+        nn.LSTM(8, hidden, 2, batch_first=True),
+        nn.Linear(hidden, 80),
+    )
     for mine, other in ((module.embedding, embedding), (module.lstm, theirs), (module.head, head)):
         other.load_state_dict(mine.state_dict())
     x = torch.randint(80, (3, 80), dtype=torch.uint8)

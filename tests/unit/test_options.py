@@ -21,7 +21,13 @@ SEED, SIZES, N = 3, (5, 11, 8), 3
 LR, EPOCHS = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([2, 1, 3])
 TRAINING = Training(SEED, 0.1, batch_size=4, weight_decay=0.02, clip=0.7)
 EXAMPLES = Examples.of([client(size, i) for i, size in enumerate(SIZES)])
-PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS = [
+    (LinearModel, linear),
+    (StackedModel, linear),
+    (RowModel, linear),
+    (StackedModel, mlp),
+    (RowModel, mlp),
+]
 
 
 def noise(name: str, *shape: int) -> torch.Tensor:
@@ -67,7 +73,9 @@ CASES = {  # by the width of a row and its head
 }  # fmt: skip
 
 
-def plain(module, rows: torch.Tensor, options: dict) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+def plain(
+    module, rows: torch.Tensor, options: dict
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """One client after the other, one example batch after the other."""
     layout, rows = Layout(module), rows.clone()
     anchor, top = (options[name].clone() if name in options else None for name in ("anchor", "top"))
@@ -114,7 +122,9 @@ def batches(i: int, size: int, epochs: int, part: tuple[float, float] | None) ->
     """Only the order of the examples is taken from the engine's random streams."""
     pool = np.arange(size)
     if part is not None:
-        whole = draw(np.array([rng.key(SEED, "part", 1, i)], np.uint64), np.array([size]), np.array([1]), size)
+        whole = draw(
+            np.array([rng.key(SEED, "part", 1, i)], np.uint64), np.array([size]), np.array([1]), size
+        )
         pool = whole.positions[0, 0][round(size * part[0]) : round(size * part[1])]
     key = np.array([rng.key(SEED, "batches", 1, 0, i)], np.uint64)
     index, counts, _ = draw(key, np.array([len(pool)]), np.array([epochs]), TRAINING.batch_size)

@@ -1,4 +1,6 @@
-"""The loaders on tiny files in the original formats, and one sentence for each thing that can be wrong with a file."""
+"""The loaders on tiny files in the original formats, and one sentence for each thing that can be wrong with a
+file.
+"""
 
 import gzip
 import io
@@ -30,7 +32,9 @@ def own_cache(monkeypatch, tmp_path):
 
 def old_pickle(images: np.ndarray, labels: list[int]) -> bytes:
     """As CIFAR's own: keys are bytes, and numpy goes by its old names."""
-    content = pickle.dumps({b"data": images, b"fine_labels": labels, b"batch_label": b"training batch 1 of 1"}, protocol=3)
+    content = pickle.dumps(
+        {b"data": images, b"fine_labels": labels, b"batch_label": b"training batch 1 of 1"}, protocol=3
+    )
     assert b"numpy._core.multiarray" in content
     return content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
 
@@ -69,7 +73,9 @@ def test_the_archive_is_as_good_as_the_folder(tmp_path, monkeypatch):
     assert all(torch.equal(from_folder[name], from_archive[name]) for name in from_folder)
     whole = (tmp_path / "cifar-100-python.tar.gz").read_bytes()
     (tmp_path / "cifar-100-python.tar.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"cifar-100-python.tar.gz is not CIFAR-100's archive or is cut off: .*; get it again"):
+    with pytest.raises(
+        UserError, match=r"cifar-100-python.tar.gz is not CIFAR-100's archive or is cut off: .*; get it again"
+    ):
         CIFAR100.load(tmp_path)
 
 
@@ -101,7 +107,9 @@ def add(archive: tarfile.TarFile, name: str, content: bytes, **about: object) ->
         lambda archive, content: link(archive, tarfile.FIFOTYPE),
         lambda archive, content: (add(archive, "train", content), add(archive, "train", content)),
         lambda archive, content: add(archive, "train", content, type=tarfile.GNUTYPE_SPARSE),
-        lambda archive, content: add(archive, "other", content, pax_headers={"path": "cifar-100-python/train"}),
+        lambda archive, content: add(
+            archive, "other", content, pax_headers={"path": "cifar-100-python/train"}
+        ),
         lambda archive, content: None,
     ],
     ids=["hard link", "symbolic link", "device", "pipe", "twice", "sparse", "another name", "missing"],
@@ -111,7 +119,9 @@ def test_only_a_plain_file_of_the_archive_is_read(fill, tmp_path, monkeypatch):
     with tarfile.open(tmp_path / "cifar-100-python.tar.gz", "w:gz") as archive:
         fill(archive, (tmp_path / "folder/train").read_bytes())
         add(archive, "test", (tmp_path / "folder/test").read_bytes())
-    with pytest.raises(UserError, match=r"does not hold cifar-100-python/train once, as a plain file; get the archive again"):
+    with pytest.raises(
+        UserError, match=r"does not hold cifar-100-python/train once, as a plain file; get the archive again"
+    ):
         CIFAR100.load(tmp_path)
 
 
@@ -119,11 +129,15 @@ def test_an_archive_that_unpacks_to_more_than_the_original_is_not_unpacked(tmp_p
     monkeypatch.setattr(cifar100, "LARGEST", 100_000)
     with tarfile.open(tmp_path / "cifar-100-python.tar.gz", "w:gz") as archive:
         add(archive, "train", b"0" * 10_000_000)
-    with pytest.raises(UserError, match=r"tar.gz, unpacked, is larger than 0 MB, which the original is not; get it again"):
+    with pytest.raises(
+        UserError, match=r"tar.gz, unpacked, is larger than 0 MB, which the original is not; get it again"
+    ):
         CIFAR100.load(tmp_path)
 
 
-@pytest.mark.parametrize("spoil", [b"-0000000777", b"\x80" + b"\xff" * 10, b"77777777777", b"0_1", b"\0" * 11])
+@pytest.mark.parametrize(
+    "spoil", [b"-0000000777", b"\x80" + b"\xff" * 10, b"77777777777", b"0_1", b"\0" * 11]
+)
 def test_an_archive_with_a_size_that_is_none(spoil, tmp_path, monkeypatch):
     """Negative, in another notation, beyond the end: what is found is not the original, and nothing hangs."""
     cifar(tmp_path / "folder", monkeypatch)
@@ -156,7 +170,9 @@ def test_files_of_a_folder_are_read_no_further_than_the_originals(tmp_path, tiny
         with path.open("wb") as file:
             file.truncate(10**9)  # a hole: it takes no room on the disk
     for original in (CIFAR100, SHAKESPEARE, TINY_IMAGENET):
-        with pytest.raises(UserError, match=r"is larger than (250|20|2) MB, which the original is not; get it again"):
+        with pytest.raises(
+            UserError, match=r"is larger than (250|20|2) MB, which the original is not; get it again"
+        ):
             original.check(tmp_path)
 
 
@@ -170,10 +186,18 @@ class Hostile:
 
 def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path):
     for payload in (Hostile(tmp_path / "run"), {"data": [Hostile(tmp_path / "run")]}):
-        with pytest.raises(UserError, match=r"train: it asks for (posix|nt)\.system: only arrays, lists, dicts and bytes"):
+        with pytest.raises(
+            UserError, match=r"train: it asks for (posix|nt)\.system: only arrays, lists, dicts and bytes"
+        ):
             unpickle(pickle.dumps(payload), "train")
     assert not (tmp_path / "run").exists()
-    for name in ("builtins.eval", "numpy.load", "numpy.f2py.crackfortran.getlincoef", "pathlib.Path", "builtins.getattr"):
+    for name in (
+        "builtins.eval",
+        "numpy.load",
+        "numpy.f2py.crackfortran.getlincoef",
+        "pathlib.Path",
+        "builtins.getattr",
+    ):
         module, _, function = name.rpartition(".")
         with pytest.raises(UserError, match="it asks for"):
             unpickle(f"c{module}\n{function}\n(S'x'\ntR.".encode(), "train")
@@ -181,7 +205,9 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path):
         unpickle(pickle.dumps(np.array([1, "two"], dtype=object), protocol=3), "train")
 
 
-@pytest.mark.parametrize("content", [b"", b"not a pickle", old_pickle(np.zeros((2, 3072), np.uint8), [1, 2])[:-40]])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a pickle", old_pickle(np.zeros((2, 3072), np.uint8), [1, 2])[:-40]]
+)
 def test_a_damaged_pickle_is_one_sentence(content):
     with pytest.raises(UserError, match=r"train cannot be unpickled: .*; it is damaged, get it again"):
         unpickle(content, "train")
@@ -198,12 +224,16 @@ def test_wrong_cifar_files(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-100-python"
     cifar(folder, monkeypatch)
     (folder / "train").write_bytes((folder / "train").read_bytes() + b"!")
-    with pytest.raises(UserError, match=r"train has md5 \w+, the original's is \w+: it is damaged or another version"):
+    with pytest.raises(
+        UserError, match=r"train has md5 \w+, the original's is \w+: it is damaged or another version"
+    ):
         CIFAR100.load(tmp_path)
     other = pickle.dumps({"data": [1, 2]})
     (folder / "train").write_bytes(other)
     monkeypatch.setitem(cifar100.MD5, "train", md5(other).hexdigest())
-    with pytest.raises(UserError, match=r"train is not CIFAR-100's: expected a dict with data \[n, 3072\] and n fine_labels"):
+    with pytest.raises(
+        UserError, match=r"train is not CIFAR-100's: expected a dict with data \[n, 3072\] and n fine_labels"
+    ):
         CIFAR100.load(tmp_path)
     (folder / "train").unlink()
     with pytest.raises(UserError, match=r"cifar100: .*train cannot be read: No such file or directory"):
@@ -216,13 +246,17 @@ def test_wrong_cifar_files(tmp_path, monkeypatch):
 def jpeg(seed: int, mode: str = "RGB", side: int = 64) -> bytes:
     shape = (side, side, 3) if mode == "RGB" else (side, side)
     buffer = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8), mode).save(buffer, "JPEG")
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8), mode).save(
+        buffer, "JPEG"
+    )
     return buffer.getvalue()
 
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """Three classes of the original layout, two training images and one validation image each, one of them grey."""
+    """Three classes of the original layout, two training images and one validation image each, one of them
+    grey.
+    """
     monkeypatch.setattr(tiny_imagenet, "CLASSES", 3)
     folder = tmp_path / "tiny-imagenet-200"
     (folder / "val/images").mkdir(parents=True)
@@ -315,7 +349,11 @@ def test_a_damaged_zip_is_one_sentence(tiny, name):
         archive.writestr("tiny-imagenet-200/\N{BLACK HEART SUIT}", b"")
     content = path.read_bytes()
     heart, entry = "\N{BLACK HEART SUIT}".encode(), content.index(b"PK\x01\x02")
-    damaged = content.replace(heart, b"\xff" * 3) if name == "utf-8" else content[: entry + 6] + b"\xff" + content[entry + 7 :]
+    damaged = (
+        content.replace(heart, b"\xff" * 3)
+        if name == "utf-8"
+        else content[: entry + 6] + b"\xff" + content[entry + 7 :]
+    )
     path.write_bytes(damaged)
     tiny.rename(tiny.parent / "elsewhere")
     with pytest.raises(UserError, match="is not a zip file or is cut off"):
@@ -326,8 +364,12 @@ def test_a_damaged_zip_is_one_sentence(tiny, name):
 def test_a_bomb_of_a_jpeg_is_one_sentence(tiny, side, recwarn):
     content = jpeg(1)
     frame = content.index(b"\xff\xc0") + 5
-    (tiny / "train/n01/images/n01_0.JPEG").write_bytes(content[:frame] + side.to_bytes(2, "big") * 2 + content[frame + 4 :])
-    with pytest.raises(UserError, match=r"n01_0.JPEG is not a whole JPEG file \(Image size \(\d+ pixels\) exceeds limit"):
+    (tiny / "train/n01/images/n01_0.JPEG").write_bytes(
+        content[:frame] + side.to_bytes(2, "big") * 2 + content[frame + 4 :]
+    )
+    with pytest.raises(
+        UserError, match=r"n01_0.JPEG is not a whole JPEG file \(Image size \(\d+ pixels\) exceeds limit"
+    ):
         TINY_IMAGENET.load(tiny.parent)
     assert not recwarn.list
 
@@ -337,12 +379,27 @@ def test_a_bomb_of_a_jpeg_is_one_sentence(tiny, side, recwarn):
     [
         (lambda t: (t / "wnids.txt").unlink(), r"has no wnids.txt; expected the original layout"),
         (lambda t: (t / "wnids.txt").write_text("n01\n"), "wnids.txt names 1 classes"),
-        (lambda t: (t / "val/images/val_1.JPEG").unlink(), r"names 'val_1.JPEG' of class 'n01', which is not there"),
-        (lambda t: (t / "train/n04/images").mkdir(parents=True) or (t / "train/n04/images/a.JPEG").touch(), "train/n04 is not"),
+        (
+            lambda t: (t / "val/images/val_1.JPEG").unlink(),
+            r"names 'val_1.JPEG' of class 'n01', which is not there",
+        ),
+        (
+            lambda t: (t / "train/n04/images").mkdir(parents=True) or (t / "train/n04/images/a.JPEG").touch(),
+            "train/n04 is not",
+        ),
         (lambda t: [p.unlink() for p in (t / "train/n02/images").iterdir()], "train/n02/images has no JPEG"),
-        (lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(1)[:300]), "n01_0.JPEG is not a whole JPEG file"),
-        (lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(b"GIF89a"), "n01_0.JPEG is not a whole JPEG file"),
-        (lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(1, side=32)), "has 32×32 pixels; expected 64×64"),
+        (
+            lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(1)[:300]),
+            "n01_0.JPEG is not a whole JPEG file",
+        ),
+        (
+            lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(b"GIF89a"),
+            "n01_0.JPEG is not a whole JPEG file",
+        ),
+        (
+            lambda t: (t / "train/n01/images/n01_0.JPEG").write_bytes(jpeg(1, side=32)),
+            "has 32×32 pixels; expected 64×64",
+        ),
     ],
 )
 def test_wrong_tiny_imagenet_files(tiny, spoil, sentence):
@@ -398,7 +455,8 @@ def test_roles_of_a_play():
     spoken = shakespeare.users(WORKS)
     assert list(spoken) == ["A_PLAY_OF_TWO_FIRST"]  # the second says too little, and one role is no play
     assert spoken["A_PLAY_OF_TWO_FIRST"] == (
-        "A horse, a horse! My kingdom for a horse, and for a saddle, and for all that goes with it; so be it. "
+        "A horse, a horse! My kingdom for a horse, and for a saddle, and for all that goes with it; so be "
+        "it. "
         "And again I say: a horse! Exit, pursued by a bear. Exit "
     )
 
@@ -420,7 +478,9 @@ def test_windows_are_eighty_characters_and_the_next(tmp_path, monkeypatch):
 def test_another_edition_of_shakespeare_is_refused(tmp_path):
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare/raw_data.txt").write_text(WORKS)
-    with pytest.raises(UserError, match=r"has sha256 \w{12}…, the text that LEAF preprocesses has 5886dc8d8d2d…"):
+    with pytest.raises(
+        UserError, match=r"has sha256 \w{12}…, the text that LEAF preprocesses has 5886dc8d8d2d…"
+    ):
         SHAKESPEARE.load(tmp_path)
 
 
@@ -445,7 +505,9 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     with monkeypatch.context() as full:
         full.setattr(originals.shutil, "disk_usage", lambda path: usage(10, 9, 1000))
-        with pytest.raises(UserError, match=r"has 0 MB free, the arrays need 0 MB; make room or set XDG_CACHE_HOME"):
+        with pytest.raises(
+            UserError, match=r"has 0 MB free, the arrays need 0 MB; make room or set XDG_CACHE_HOME"
+        ):
             CIFAR100.load(tmp_path)
     with monkeypatch.context() as full:
 
@@ -453,7 +515,9 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
 
         full.setattr(originals, "save_file", no_space)
-        with pytest.raises(UserError, match=r"cannot be written: No space left on device; set XDG_CACHE_HOME"):
+        with pytest.raises(
+            UserError, match=r"cannot be written: No space left on device; set XDG_CACHE_HOME"
+        ):
             CIFAR100.load(tmp_path)
     assert not list((tmp_path / "cache/pagefl/data").iterdir())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cifar-100-python/train"))
@@ -484,7 +548,10 @@ def command(monkeypatch, *arguments: str) -> int:
 def test_the_commands_say_what_is_there_and_what_is_missing(tmp_path, monkeypatch, capsys):
     assert command(monkeypatch, "data", "check", "cifar100-small", "--root", str(tmp_path)) == 2
     said = capsys.readouterr().err
-    assert f"there is no {tmp_path}/cifar-100-python or {tmp_path}/cifar-100-python.tar.gz; get the original from https" in said
+    assert (
+        f"there is no {tmp_path}/cifar-100-python or {tmp_path}/cifar-100-python.tar.gz; get the original "
+        "from https" in said
+    )
     cifar(tmp_path / "cifar-100-python", monkeypatch)
     monkeypatch.setenv("PAGEFL_DATA", str(tmp_path))
     assert command(monkeypatch, "data", "check", "cifar100") == 0

@@ -1,4 +1,6 @@
-"""A mistake in a user's own algorithm ends in one sentence that names its class, the hook and what was expected."""
+"""A mistake in a user's own algorithm ends in one sentence that names its class, the hook and what was
+expected.
+"""
 
 import pytest
 import torch
@@ -28,7 +30,8 @@ def play(algorithm, **settings):
     return pagefl.run(task=task("mlp"), algorithm=algorithm, rounds=2, **settings)
 
 
-@pytest.mark.parametrize("chunk", [1, 4])  # with one client at a time, one model for all looks like a model each
+# with one client at a time, one model for all looks like a model each
+@pytest.mark.parametrize("chunk", [1, 4])
 @pytest.mark.parametrize("players", ["page", "page-shared"])
 def test_a_server_that_looks_needs_candidates(players, chunk, tmp_path):
     with pytest.raises(pagefl.UserError) as refusal:
@@ -41,7 +44,9 @@ def test_a_server_that_looks_needs_candidates(players, chunk, tmp_path):
 def test_candidates_let_the_server_look():
     ours, fedavg = (play(algorithm, players="page") for algorithm in (DeltasToLookAt(), "fedavg"))
     assert torch.allclose(ours.state["server.model"], fedavg.state["server.model"], atol=1e-5)
-    assert ours.client_rounds[-1]["server_state"] == pytest.approx(fedavg.client_rounds[-1]["server_state"], abs=0.05)
+    assert ours.client_rounds[-1]["server_state"] == pytest.approx(
+        fedavg.client_rounds[-1]["server_state"], abs=0.05
+    )
 
 
 def test_other_players_need_no_candidates():
@@ -67,7 +72,11 @@ def test_nothing_to_upload_is_nothing_to_look_at():
 
 def local(make):
     """A class whose local() makes this of the trained rows."""
-    return type("Mine", (Algorithm,), {"local": lambda self, clients: make(clients, clients.train(clients.sent["model"]))})
+    return type(
+        "Mine",
+        (Algorithm,),
+        {"local": lambda self, clients: make(clients, clients.train(clients.sent["model"]))},
+    )
 
 
 def declaring(make):
@@ -94,12 +103,16 @@ later = lambda clients: clients.round > 0  # noqa: E731  (the trial that finds o
 MISTAKES = {
     "local returned a Tensor; expected pagefl.Local(": local(lambda c, rows: rows),
     "local returned a NoneType": local(lambda c, rows: None),
-    "local returned upload Tensor; expected a dict of names and tensors": local(lambda c, rows: Local(rows, rows)),
+    "local returned upload Tensor; expected a dict of names and tensors": local(
+        lambda c, rows: Local(rows, rows)
+    ),
     "local returned upload 'loss': a float": local(lambda c, rows: Local({"model": rows, "loss": 0.5}, rows)),
     "local returned upload 'model' of shape [59]; expected a row for each client": local(
         lambda c, rows: Local({"model": rows[0]}, rows)
     ),
-    "local returned upload 'steps' of shape [1]": local(lambda c, rows: Local({"model": rows, "steps": rows[:, 0]}, rows)),
+    "local returned upload 'steps' of shape [1]": local(
+        lambda c, rows: Local({"model": rows, "steps": rows[:, 0]}, rows)
+    ),
     # Of one row for many clients torch would silently make many.
     "local returned upload 'mean' of shape [1, 59]; expected a row for each client, [5, 59]": local(
         lambda c, rows: Local({"model": rows, "mean": rows.mean(0, keepdim=True)}, rows)
@@ -112,7 +125,9 @@ MISTAKES = {
     "local returned uploads ['extra', 'model']; expected ['model'], as upload_state or round 1 has it": local(
         lambda c, rows: Local({"model": rows, **({"extra": rows} if later(c) else {})}, rows)
     ),
-    "local returned uploads []; expected ['model']": local(lambda c, rows: Local({} if later(c) else {"model": rows}, rows)),
+    "local returned uploads []; expected ['model']": local(
+        lambda c, rows: Local({} if later(c) else {"model": rows}, rows)
+    ),
     "same_rows says that upload.model equals other rows, but local() made it differ": declaring(
         lambda c, rows: Local({"model": rows}, rows * 2)
     ),
@@ -125,8 +140,12 @@ MISTAKES = {
         "client_state", lambda self, row, layout: {"own": torch.tensor(0.0)}
     ),
     "client_state returned NoneType; expected a dict": hook("client_state", lambda self, row, layout: None),
-    "server_state returned ['momentum'] without 'model'": hook("server_state", lambda self, row: {"momentum": row}),
-    "server_state returned 'model' of shape [1, 59]": hook("server_state", lambda self, row: {"model": row[None]}),
+    "server_state returned ['momentum'] without 'model'": hook(
+        "server_state", lambda self, row: {"momentum": row}
+    ),
+    "server_state returned 'model' of shape [1, 59]": hook(
+        "server_state", lambda self, row: {"model": row[None]}
+    ),
     "send returned [] without 'model'": hook("send", lambda self, server: {}),
     "aggregate returned ['velocity']; expected ['model'], as server_state has it": hook(
         "aggregate", lambda self, server, uploads, weights, share: {"velocity": server["model"]}
@@ -140,10 +159,11 @@ MISTAKES = {
     "aggregate returned 'model' as torch.float64 [59]": hook(
         "aggregate", lambda self, server, uploads, weights, share: {"model": server["model"].double()}
     ),
-    "adapt returned a tensor [59]; expected a model for each client": hook("adapt", lambda self, c: c.sent["model"][0]),
-    "candidates returned a tensor [1, 59]; expected a model for each client, [clients, columns] = [5, 59]": hook(
-        "candidates", lambda self, sent, upload: sent
+    "adapt returned a tensor [59]; expected a model for each client": hook(
+        "adapt", lambda self, c: c.sent["model"][0]
     ),
+    "candidates returned a tensor [1, 59]; expected a model for each client, [clients, columns] = [5, "
+    "59]": hook("candidates", lambda self, sent, upload: sent),
 }
 
 
@@ -165,5 +185,7 @@ def test_a_mistake_in_a_worker_is_the_same_sentence():
 def test_a_dataset_of_many_labels_names_whose_are_beyond():
     more = data()
     more.test.y[more.test.starts[2]] = 9
-    with pytest.raises(pagefl.UserError, match=r"client 2 \(test\): y has label 9, but the module answers with 4 classes"):
+    with pytest.raises(
+        pagefl.UserError, match=r"client 2 \(test\): y has label 9, but the module answers with 4 classes"
+    ):
         pagefl.run(task=pagefl.Task("own", task().module, more), rounds=1)

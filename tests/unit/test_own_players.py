@@ -1,4 +1,6 @@
-"""Players and algorithms of the user's own: as objects, by module:Class, in resumes and sweeps, and never from a stranger."""
+"""Players and algorithms of the user's own: as objects, by module:Class, in resumes and sweeps, and never
+from a stranger.
+"""
 
 import subprocess
 import sys
@@ -90,7 +92,9 @@ def test_an_object_plays_and_is_written_down(tmp_path):
 
 
 def test_by_module_and_class(own_module):
-    run = pagefl.run(**SMALL, players={"name": "my_code:Halving", "factor": 0.1}, algorithm="my_code:Prox", lr=0.1)
+    run = pagefl.run(
+        **SMALL, players={"name": "my_code:Halving", "factor": 0.1}, algorithm="my_code:Prox", lr=0.1
+    )
     assert run.history.mean_lr.tolist() == pytest.approx([0.1, 0.01, 1e-3, 1e-4])
     assert torch.equal(
         pagefl.run(**SMALL, algorithm="my_code:Prox").state["server.model"],
@@ -102,7 +106,9 @@ def test_resume_is_exact_and_asks_for_the_name_again(own_module):
     options = {**SMALL, "players": "my_code:Halving", "algorithm": "my_code:Prox", "participation": 0.5}
     straight = pagefl.run(**{**options, "rounds": 6}, out="straight")
     pagefl.run(**options, out="stopped")
-    with pytest.raises(pagefl.UserError, match="uses algorithm = 'my_code:Prox', which is code of your own machine"):
+    with pytest.raises(
+        pagefl.UserError, match="uses algorithm = 'my_code:Prox', which is code of your own machine"
+    ):
         pagefl.resume("stopped", rounds=6)
     resumed = pagefl.resume("stopped", rounds=6, players="my_code:Halving", algorithm="my_code:Prox")
     assert {n: t.numpy().tobytes() for n, t in resumed.state.items()} == {
@@ -147,7 +153,9 @@ def test_bad_names_are_one_sentence(own_module, name, words):
 
 
 def test_settings_of_own_code_are_checked(own_module):
-    with pytest.raises(pagefl.UserError, match=r"players.factr = 1: there is no such setting; did you mean factor"):
+    with pytest.raises(
+        pagefl.UserError, match=r"players.factr = 1: there is no such setting; did you mean factor"
+    ):
         specs.resolve({"players": {"name": "my_code:Halving", "factr": 1}})
 
 

@@ -13,7 +13,9 @@ from pagefl.runtime.run import Run
 
 
 class Odd(nn.Module):
-    """Takes what nn.Sequential cannot: an LSTM, which vmap has no rule for, a frozen layer, a buffer that stays."""
+    """Takes what nn.Sequential cannot: an LSTM, which vmap has no rule for, a frozen layer, a buffer that
+    stays.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +29,9 @@ class Odd(nn.Module):
 
 
 def learn(module, **settings) -> Run:
-    return pagefl.run(task=Task("own", module, data(), {**SETTINGS, **settings}), algorithm="fedavg", rounds=3)
+    return pagefl.run(
+        task=Task("own", module, data(), {**SETTINGS, **settings}), algorithm="fedavg", rounds=3
+    )
 
 
 def test_an_lstm_is_trained_row_by_row():
@@ -67,9 +71,15 @@ def test_the_users_module_is_not_changed():
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)), ["BatchNorm", "GroupNorm"]),
+        (
+            nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)),
+            ["BatchNorm", "GroupNorm"],
+        ),
         (nn.Linear(FEATURES + 1, CLASSES), ["cannot take a batch of torch.float32 [4, 6]"]),
-        (nn.Linear(FEATURES, CLASSES - 1), ["client 1 (train): y has label 3", "3 classes", "labels from 0 to 2"]),
+        (
+            nn.Linear(FEATURES, CLASSES - 1),
+            ["client 1 (train): y has label 3", "3 classes", "labels from 0 to 2"],
+        ),
         (nn.LSTM(FEATURES, CLASSES), ["LSTM answers a batch of 4 with a tuple", "[4, classes]"]),
         (nn.Identity(), ["no trainable parameter"]),
         (nn.Sequential(nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES).double()), ["mixes parameter types"]),
@@ -87,9 +97,13 @@ def test_holdout_takes_a_share_of_every_client():
     assert (held.train.sizes + held.holdout.sizes).tolist() == whole.train.sizes.tolist()
 
 
-@pytest.mark.parametrize(("algorithm", "module"), [("fedavg", "linear"), ("fedavg", "mlp"), ("fedala", "mlp")])
+@pytest.mark.parametrize(
+    ("algorithm", "module"), [("fedavg", "linear"), ("fedavg", "mlp"), ("fedala", "mlp")]
+)
 def test_holdout_is_not_trained_on(algorithm, module):
-    """With other labels in the hold-out every trained tensor is the same, bit for bit, and what it is judged by is not."""
+    """With other labels in the hold-out every trained tensor is the same, bit for bit, and what it is judged
+    by is not.
+    """
     clean, poisoned = task(module), task(module)
     held = clean.data.hold_out(0.3, seed=0).holdout
     out = (clean.data.train.x[:, None] == held.x).all(2).any(1)
@@ -98,12 +112,14 @@ def test_holdout_is_not_trained_on(algorithm, module):
 
     made = ALGORITHMS[algorithm](**QUICK.get(algorithm, {}))
     with_holdout, without = (
-        [pagefl.run(task=own, algorithm=made, holdout=share, seed=0) for own in (clean, poisoned)] for share in (0.3, 0.0)
+        [pagefl.run(task=own, algorithm=made, holdout=share, seed=0) for own in (clean, poisoned)]
+        for share in (0.3, 0.0)
     )
     for key, value in with_holdout[0].state.items():
         assert torch.equal(value, with_holdout[1].state[key]), key
     assert with_holdout[0].rounds[-1]["train_loss"] != with_holdout[1].rounds[-1]["train_loss"]
-    assert not torch.equal(*(run.state["server.model"] for run in without))  # so the labels matter where they are trained on
+    # so the labels matter where they are trained on
+    assert not torch.equal(*(run.state["server.model"] for run in without))
 
 
 def test_the_path_is_measured_once(monkeypatch, tmp_path):

@@ -125,7 +125,9 @@ def mixes(partition, labels):
 
 @pytest.mark.parametrize("delta", [0.1, 0.3, 1.0, 10.0])
 def test_mixes_have_the_dirichlet_moments(delta):
-    """Var p = (1/K)(1 - 1/K) / (K delta + 1), and m draws from p add their own; few classes run out before the end."""
+    """Var p = (1/K)(1 - 1/K) / (K delta + 1), and m draws from p add their own; few classes run out before
+    the end.
+    """
     classes, clients, size = 10, 3000, 40
     labels = np.arange(clients * size) % classes
     shares = mixes(label_skew(labels, clients, delta, seed=3), labels)
@@ -137,7 +139,9 @@ def test_mixes_have_the_dirichlet_moments(delta):
     rng = np.random.default_rng(0)
     plain = rng.multinomial(size, rng.dirichlet(np.full(classes, delta), clients)).max(axis=1) / size
     levels = [0.1, 0.25, 0.5, 0.75, 0.9]
-    assert np.quantile(shares.max(axis=1), levels) == pytest.approx(np.quantile(plain, levels), abs=1.01 / size)
+    assert np.quantile(shares.max(axis=1), levels) == pytest.approx(
+        np.quantile(plain, levels), abs=1.01 / size
+    )
 
 
 def acar(labels, clients, delta, rng):
@@ -160,8 +164,11 @@ def test_scarce_classes_are_dealt_as_by_acar():
     labels, clients, repeats = np.repeat(np.arange(4), [6, 10, 24, 40]), 4, 120
     rng = np.random.default_rng(0)
     plain = np.array([acar(labels, clients, 0.5, rng) for _ in range(repeats)])
-    ours = np.array([label_skew(labels, clients, 0.5, seed).class_counts(labels) for seed in range(5 * repeats)])
-    for statistic in (lambda counts: (counts**2).sum(axis=1), lambda counts: counts.max(axis=1)):  # [repeats, classes]
+    ours = np.array(
+        [label_skew(labels, clients, 0.5, seed).class_counts(labels) for seed in range(5 * repeats)]
+    )
+    # [repeats, classes]
+    for statistic in (lambda counts: (counts**2).sum(axis=1), lambda counts: counts.max(axis=1)):
         a, b = statistic(plain), statistic(ours)
         error = np.sqrt(a.var(axis=0) / len(a) + b.var(axis=0) / len(b))
         assert (np.abs(a.mean(axis=0) - b.mean(axis=0)) < 3.5 * error).all()
@@ -224,7 +231,8 @@ def test_mcmahans_shards():
     classes = summary(partition, labels).classes
     assert set(classes) == {1, 2}
     assert classes.mean() == pytest.approx(2 - 19 / 199, abs=0.1)  # the second shard is of the first's digit
-    uneven = np.random.default_rng(1).integers(0, 10, 6000)  # a shard may now lie across two digits, but not three
+    # a shard may now lie across two digits, but not three
+    uneven = np.random.default_rng(1).integers(0, 10, 6000)
     assert summary(shards(uneven, 100, 2, 0), uneven).classes.max() <= 4
 
 

@@ -48,7 +48,8 @@ def test_in_place_of_an_archive(original, ask, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("original", "place"), [(CIFAR100, "train"), (TINY_IMAGENET, "train/n01/images/n01_0.JPEG"), (TINY_IMAGENET, "wnids.txt")]
+    ("original", "place"),
+    [(CIFAR100, "train"), (TINY_IMAGENET, "train/n01/images/n01_0.JPEG"), (TINY_IMAGENET, "wnids.txt")],
 )
 @pytest.mark.parametrize("ask", ["check", "load"])
 def test_among_the_files(original, place, ask, tmp_path):

@@ -45,7 +45,8 @@ def test_the_next_test_finds_everything_as_it_was(pytester):
     """With this suite's conftest.py, in a process of its own."""
     shared = Path(__file__).parents[1]
     pytester.makeconftest(
-        f"import sys; sys.path.insert(0, {str(shared)!r})\n" + (shared / "conftest.py").read_text().replace("__file__", "'.'")
+        f"import sys; sys.path.insert(0, {str(shared)!r})\n"
+        + (shared / "conftest.py").read_text().replace("__file__", "'.'")
     )
     pytester.makepyfile(
         """

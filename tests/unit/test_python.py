@@ -28,7 +28,8 @@ def test_the_public_names_are_listed():
 def test_names_and_submodules_are_there_after_one_import():
     """In a fresh process: here somebody else may have imported them."""
     script = (
-        "import pagefl; assert callable(pagefl.data.augment.crop_and_flip), callable(pagefl.data.partition.iid)\n"
+        "import pagefl; assert callable(pagefl.data.augment.crop_and_flip), "
+        "callable(pagefl.data.partition.iid)\n"
         "from pagefl import *; assert run is pagefl.run and Task is pagefl.Task\n"
         "assert 'augment' in dir(pagefl.data)\n"
     )
@@ -62,7 +63,9 @@ def test_a_client_that_is_not_there(run, client):
 
 def test_data_and_tasks_are_one_line():
     sizes = (3, 17, 40, 25, 9)
-    facts = f"{sum(sizes)} training, 40 test, 60 server examples, float32 [{FEATURES}], labels 0 to {CLASSES - 1}"
+    facts = (
+        f"{sum(sizes)} training, 40 test, 60 server examples, float32 [{FEATURES}], labels 0 to {CLASSES - 1}"
+    )
     assert repr(data(sizes)) == f"FederatedData(5 clients: {facts})"
     own = Task("mine", nn.Linear(FEATURES, CLASSES), data(sizes), {"lr": 0.5})
     assert repr(own) == f"Task(mine: Linear with 28 parameters, 5 clients, {facts}, lr = 0.5)"
@@ -89,7 +92,13 @@ def test_numbers_of_other_libraries_are_numbers(run, tmp_path):
     settings = {**SETTINGS, "lr": np.float64(0.3), "epochs": torch.tensor(2), "batch_size": np.uint8(4)}
     own = Task(run.name, task().module, data(), settings)
     same = pagefl.run(
-        task=own, algorithm="fedavg", rounds=np.int64(2), seed=np.int32(0), freeze=(), workers=np.int16(1), out=tmp_path / "run"
+        task=own,
+        algorithm="fedavg",
+        rounds=np.int64(2),
+        seed=np.int32(0),
+        freeze=(),
+        workers=np.int16(1),
+        out=tmp_path / "run",
     )
     assert torch.equal(same.state["server.model"], run.state["server.model"])
     assert (tmp_path / "run" / "spec.toml").is_file()

@@ -1,4 +1,6 @@
-"""The real data sets, where there are any: below PAGEFL_DATA, or packed in a folder `shared/data` beside the repository."""
+"""The real data sets, where there are any: below PAGEFL_DATA, or packed in a folder `shared/data` beside the
+repository.
+"""
 
 import functools
 import os
@@ -98,7 +100,9 @@ def untrained(task: str) -> Task:
 @pytest.mark.parametrize("task", ["cifar100-small", "tiny-imagenet-small", "shakespeare-small"])
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, *NICKNAMES])
 def test_every_real_task_runs_and_learns(task, algorithm):
-    """After one epoch every client's own model fits its own training data better, and the shared model fits all of them."""
+    """After one epoch every client's own model fits its own training data better, and the shared model fits
+    all of them.
+    """
     options = {"name": task, "clients": 2, "per_client": 20}
     run = pagefl.run(task=options, algorithm=algorithm, rounds=1, epochs=1, seed=0)
     train, first = untrained(task).data.train, untrained(task).fresh_module(0)

@@ -65,7 +65,9 @@ class Page(HTMLParser):
         self.text[self.open] = self.text.get(self.open, "") + data
 
 
-def written(tmp_path: Path, runs: dict[str, list[dict[str, Any]]], title: str = "a title", spec: str = "rounds = 3") -> Page:
+def written(
+    tmp_path: Path, runs: dict[str, list[dict[str, Any]]], title: str = "a title", spec: str = "rounds = 3"
+) -> Page:
     html.write_report(tmp_path / "report.html", title, runs, spec)
     return Page((tmp_path / "report.html").read_text(encoding="utf-8"))
 
@@ -74,7 +76,11 @@ def written(tmp_path: Path, runs: dict[str, list[dict[str, Any]]], title: str = 
 def test_page_refers_to_nothing_outside_itself(tmp_path: Path, names: list[str]) -> None:
     page = written(tmp_path, {name: fake_rounds(5) for name in names})
     assert "link" not in {tag for tag, _ in page.elements}
-    assert not [attributes for _, attributes in page.elements if attributes.keys() & {"src", "href", "srcset", "action"}]
+    assert not [
+        attributes
+        for _, attributes in page.elements
+        if attributes.keys() & {"src", "href", "srcset", "action"}
+    ]
     assert not re.search(r"url\(|@import|https?:", page.text["style"])
     policy = next(attributes["content"] for _, attributes in page.elements if attributes.get("http-equiv"))
     assert (policy or "").startswith("default-src 'none'")
@@ -84,9 +90,13 @@ def test_page_refers_to_nothing_outside_itself(tmp_path: Path, names: list[str])
 @pytest.mark.parametrize("others", [[], ["local"]])
 def test_hostile_names_and_spec_stay_text(tmp_path: Path, others: list[str]) -> None:
     harmless = written(tmp_path, {name: fake_rounds(5) for name in ["fedavg", *others]})
-    hostile = written(tmp_path, {name: fake_rounds(5) for name in [HOSTILE, *others]}, title=HOSTILE, spec=HOSTILE)
+    hostile = written(
+        tmp_path, {name: fake_rounds(5) for name in [HOSTILE, *others]}, title=HOSTILE, spec=HOSTILE
+    )
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in harmless.elements]
-    assert [list(attributes) for _, attributes in hostile.elements] == [list(attributes) for _, attributes in harmless.elements]
+    assert [list(attributes) for _, attributes in hostile.elements] == [
+        list(attributes) for _, attributes in harmless.elements
+    ]
     assert json.loads(hostile.text["data"])["runs"][0]["name"] == HOSTILE
     assert HOSTILE in hostile.text["pre"]
     assert HOSTILE in hostile.text["h1"]
@@ -130,7 +140,9 @@ def test_strange_records_become_numbers_or_nothing(tmp_path: Path, value: object
     assert page.text == expected.text
 
 
-@pytest.mark.parametrize("record", [HOSTILE, 7, None, [1], {}, *({"round": value} for value in [*STRANGE, -1, 0.5, 10**10])])
+@pytest.mark.parametrize(
+    "record", [HOSTILE, 7, None, [1], {}, *({"round": value} for value in [*STRANGE, -1, 0.5, 10**10])]
+)
 def test_a_record_without_a_round_is_refused_in_one_sentence(tmp_path: Path, record: Any) -> None:
     with pytest.raises(UserError, match=r"^fedavg: line 2 of rounds.jsonl has no round number; .*$"):
         html.write_report(tmp_path / "report.html", "a title", {"fedavg": [{"round": 1}, record]}, "")
@@ -155,7 +167,9 @@ def test_strange_clients_are_left_out(record: Any, known: list[float]) -> None:
 def test_more_clients_than_a_page_can_draw_are_thinned(tmp_path: Path) -> None:
     many = [((i * 7919) % 1_000_003) / 1_000_003 for i in range(1_000_003)]
     html.write_report(tmp_path / "report.html", "a title", {"run": fake_rounds(2)}, "", {"run": many})
-    (drawn,) = json.loads(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text["data"])["clients"]
+    (drawn,) = json.loads(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text["data"])[
+        "clients"
+    ]
     assert len(drawn) <= html.MOST_CLIENTS + 1
     assert (drawn[0], drawn[-1]) == (0, 1)
     assert drawn[len(drawn) // 4] == pytest.approx(0.25, abs=1e-3)
@@ -171,7 +185,9 @@ def test_a_link_beside_the_page_is_not_written_through(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_unicode(tmp_path: Path) -> None:
-    html.write_report(tmp_path / "report.html", "runs/\udcff", {"runs/\udcff": fake_rounds(2), "b": []}, "# runs/\udcff")
+    html.write_report(
+        tmp_path / "report.html", "runs/\udcff", {"runs/\udcff": fake_rounds(2), "b": []}, "# runs/\udcff"
+    )
     assert "runs/\\udcff" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
@@ -244,7 +260,8 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     found = [sweep.Found(sweep.name_of(spec), spec, fake_rounds(4), tmp_path)]
     block = Block("a title", "synthetic", {"fedavg": [spec]}, {})
     first, second = (
-        [path.read_bytes() for path in figures.save(figures.curves([block], found), tmp_path / "x")] for _ in range(2)
+        [path.read_bytes() for path in figures.save(figures.curves([block], found), tmp_path / "x")]
+        for _ in range(2)
     )
     assert first == second
 
@@ -282,7 +299,9 @@ def test_plain_progress_has_first_last_and_a_line_every_five_seconds(
     ]
 
 
-def test_plain_progress_of_a_resumed_slow_and_stopped_run(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+def test_plain_progress_of_a_resumed_slow_and_stopped_run(
+    capsys: pytest.CaptureFixture[str], clock: list[float]
+) -> None:
     with progress.Progress("resumed", rounds=300, start=30) as shown:
         for record in fake_rounds(34)[30:]:
             clock[0] += 4.0

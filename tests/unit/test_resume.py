@@ -17,7 +17,18 @@ import pagefl
 from pagefl.runtime import checkpoint
 from pagefl.runtime.directory import RunDirectory
 
-SPEC = ["--task", "synthetic", "--clients", "6", "--rounds", "40", "--epochs", "2", "--set", "checkpoint_seconds=0"]
+SPEC = [
+    "--task",
+    "synthetic",
+    "--clients",
+    "6",
+    "--rounds",
+    "40",
+    "--epochs",
+    "2",
+    "--set",
+    "checkpoint_seconds=0",
+]
 
 
 def command(*words: object) -> list[str]:
@@ -53,9 +64,9 @@ def test_killed_at_any_instant(straight, tmp_path):
         process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
         before = len(rounds_of(out)) if (out / "rounds.jsonl").exists() else 0
         while process.poll() is None:  # let it come a little further than last time
-            if (out / "rounds.jsonl").exists() and (out / "rounds.jsonl").read_bytes().count(b"\n") > before + chance.randrange(
-                4
-            ):
+            if (out / "rounds.jsonl").exists() and (out / "rounds.jsonl").read_bytes().count(
+                b"\n"
+            ) > before + chance.randrange(4):
                 break
             time.sleep(0.002)
         time.sleep(chance.random() * 0.01)
@@ -92,13 +103,19 @@ def test_damaged_checkpoint_is_seen_and_the_one_before_used(straight, tmp_path, 
 def test_a_checkpoint_is_there_whatever_step_fails(tmp_path, monkeypatch, step):
     claims = {"rounds.jsonl": {"size": 0}}
     for round in (1, 2):
-        checkpoint.save(tmp_path, {"row": torch.full((3,), float(round))}, {"round": round, "records": claims})
+        checkpoint.save(
+            tmp_path, {"row": torch.full((3,), float(round))}, {"round": round, "records": claims}
+        )
     calls = []
 
     def fail(*_: object, **__: object) -> None:
         calls.append(1)
         if step != "second replace" or len(calls) == 2:
-            raise SafetensorError("No space") if step == "safetensors" else OSError(28, "No space left on device")
+            raise (
+                SafetensorError("No space")
+                if step == "safetensors"
+                else OSError(28, "No space left on device")
+            )
 
     if step in ("save_file", "safetensors"):
         monkeypatch.setattr(checkpoint, "save_file", fail)
@@ -133,7 +150,8 @@ def test_a_second_run_into_one_directory_is_refused(tmp_path):
     finally:
         first.terminate()
         assert first.wait() == 128 + signal.SIGTERM  # a script must not take it for the end
-    assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))  # TERM ends a run after its round
+    # TERM ends a run after its round
+    assert checkpoint.read(out / "checkpoint")[1]["round"] == len(rounds_of(out))
 
 
 def test_a_run_is_not_overwritten(straight):
@@ -153,20 +171,27 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, monkeypatch)
 
     monkeypatch.setattr(checkpoint, "save_file", full_after_five)
     with pytest.raises(OSError, match="No space"):
-        pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=9, epochs=2, out=out, checkpoint_seconds=0.0)
+        pagefl.run(
+            task={"name": "synthetic", "clients": 6}, rounds=9, epochs=2, out=out, checkpoint_seconds=0.0
+        )
     monkeypatch.undo()
     assert pagefl.resume(out).rounds[-1]["round"] == 9
 
 
 @pytest.mark.slow
 def test_no_room_for_a_checkpoint_is_one_sentence(tmp_path):
-    """As a full disk: no file grows beyond. The checkpoint's own writer has its own kind of error for that."""
+    """As a full disk: no file grows beyond.
+
+    The checkpoint's own writer has its own kind of error for that.
+    """
     out = tmp_path / "run"
 
     def little_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    done = subprocess.run(command("run", *SPEC, "--out", out), capture_output=True, text=True, preexec_fn=little_room)
+    done = subprocess.run(
+        command("run", *SPEC, "--out", out), capture_output=True, text=True, preexec_fn=little_room
+    )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(f"pagefl: {out / 'checkpoint'}: it cannot be written")
     assert "Traceback" not in done.stderr
@@ -190,7 +215,10 @@ def test_ctrl_c_ends_the_round_and_keeps_it(tmp_path):
     out = tmp_path / "run"
     endless = [word if word != "40" else "100000" for word in SPEC]
     process = subprocess.Popen(
-        command("run", *endless, "--workers", 2, "--out", out), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command("run", *endless, "--workers", 2, "--out", out),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     while not (out / "checkpoint").exists():
         time.sleep(0.05)

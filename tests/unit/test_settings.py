@@ -1,4 +1,6 @@
-"""Settings explain themselves: each has a type, a default and a sentence, and the page about them is up to date."""
+"""Settings explain themselves: each has a type, a default and a sentence, and the page about them is up to
+date.
+"""
 
 import os
 import subprocess
@@ -26,7 +28,13 @@ def test_the_page_is_what_the_code_says():
 
 def test_defaults_and_ranges_are_those_of_the_spec():
     own = {setting.name: setting for setting in describe.every()["run"]}
-    assert own["participation"] == ("participation", "number", "1.0", "> 0, ≤ 1", own["participation"].meaning)
+    assert own["participation"] == (
+        "participation",
+        "number",
+        "1.0",
+        "> 0, ≤ 1",
+        own["participation"].meaning,
+    )
     spec = specs.resolve({})
     assert own["gamma"].default == str(spec.gamma)
     assert {name.removeprefix("algorithm.") for name, *_ in describe.every()["algorithm fedala"]} == {
@@ -36,14 +44,18 @@ def test_defaults_and_ranges_are_those_of_the_spec():
 
 def show(*words: str) -> str:
     command = [sys.executable, "-m", "pagefl", "show", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"}).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"}
+    ).stdout
 
 
 @pytest.mark.slow
 def test_show_settings():
     assert "fraction of clients that train in each round" in show("settings", "participation")
     everything = show("settings")
-    assert all(f" {name} " in everything for name in ("rounds", "algorithm.mu", "players.explore", "deploy.fewest"))
+    assert all(
+        f" {name} " in everything for name in ("rounds", "algorithm.mu", "players.explore", "deploy.fewest")
+    )
 
 
 def test_show_page_is_about_page():

@@ -1,4 +1,6 @@
-"""Players that share one policy, and the server that scores uploads: against oracles that do not share their code."""
+"""Players that share one policy, and the server that scores uploads: against oracles that do not share their
+code.
+"""
 
 import numpy as np
 import pytest
@@ -76,17 +78,24 @@ def test_the_slope_is_the_derivative_of_the_servers_loss(algorithm):
         more, less = weights.copy(), weights.copy()
         more[i] += step
         less[i] -= step
-        assert uploads.slope(weights)[i] == pytest.approx((loss(more) - loss(less)) / (2 * step), rel=2e-2, abs=2e-4)
+        assert uploads.slope(weights)[i] == pytest.approx(
+            (loss(more) - loss(less)) / (2 * step), rel=2e-2, abs=2e-4
+        )
 
 
 def test_moves_are_how_far_and_whereto_clients_went():
     federation, uploads = trained()
     norm, agreement = uploads.moves
-    rows, sent = federation.uploads["model"].double().numpy(), federation.server.sent["model"].double().numpy()
+    rows, sent = (
+        federation.uploads["model"].double().numpy(),
+        federation.server.sent["model"].double().numpy(),
+    )
     moved = rows - sent
     mean = moved.mean(0)
     assert norm == pytest.approx(np.linalg.norm(moved, axis=1), rel=1e-5)
-    assert agreement == pytest.approx(moved @ mean / np.linalg.norm(moved, axis=1) / np.linalg.norm(mean), rel=1e-4)
+    assert agreement == pytest.approx(
+        moved @ mean / np.linalg.norm(moved, axis=1) / np.linalg.norm(mean), rel=1e-4
+    )
 
 
 def weighed(server, round, uploads):
@@ -141,7 +150,9 @@ def test_everybody_explores_for_itself_around_the_rules_own_settings():
     assert node.act(1, np.array([0]), seen(50).of(np.array([17]))).lr[0] == pytest.approx(lr[0, 17], rel=1e-6)
 
 
-@pytest.mark.parametrize(("bias", "begins", "least"), [("1:1", 320, 1e-3), ("10:1", 91, 1e-3), ("1:10", 206, 0.0066)])
+@pytest.mark.parametrize(
+    ("bias", "begins", "least"), [("1:1", 320, 1e-3), ("10:1", 91, 1e-3), ("1:10", 206, 0.0066)]
+)
 def test_demand_moves_the_beginning_of_the_decay_and_its_end(bias, begins, least):
     side, demand = leaders(rounds=400, warm_up=400), DemandRatio.parse(bias)
     lrs = [float(side.act(round, np.arange(6), seen(6, demand=demand)).lr.mean()) for round in range(1, 406)]
@@ -179,7 +190,9 @@ def test_a_transition_is_what_a_client_saw_did_and_gained():
     assert (transition[:, 5] == 1).all()
     server.update(1, side.experience(who))
     apart = np.ptp(after - before)  # from the mean of the round, in which the second gained more
-    assert server.teacher.ddpg.replay.tensors["rewards"][0, :2].numpy() == pytest.approx([-apart / 2, apart / 2], rel=1e-4)
+    assert server.teacher.ddpg.replay.tensors["rewards"][0, :2].numpy() == pytest.approx(
+        [-apart / 2, apart / 2], rel=1e-4
+    )
 
 
 def test_clients_are_paid_for_what_they_upload():
@@ -190,7 +203,10 @@ def test_clients_are_paid_for_what_they_upload():
     Game(follower, leaders).meet()
     before = leaders.half.evaluate(1, "reward")["reward"]
     told, learn = [], leaders.policy.reward
-    leaders.policy.reward = lambda round, clients, outcome: (told.append(outcome), learn(round, clients, outcome))
+    leaders.policy.reward = lambda round, clients, outcome: (
+        told.append(outcome),
+        learn(round, clients, outcome),
+    )
     answer = leaders.answer(follower.orders(1, FAIR))
     for i, row in enumerate(follower.half.uploads["model"]):
         module = nn.Linear(6, 4)
@@ -260,7 +276,9 @@ def test_a_hostile_transition_is_left_out_and_a_crowd_does_not_shorten_memory():
 
 
 def test_agents_that_are_averaged_are_the_mean_of_what_clients_trained():
-    """Each client trains what it is sent on its own transitions, as it would alone; the mean is what is sent next."""
+    """Each client trains what it is sent on its own transitions, as it would alone; the mean is what is sent
+    next.
+    """
     together, server = policies("weights", clients=4, updates=2)
     alone = [PageShared(share="weights", updates=2).client_policy(setup(1, first=i)) for i in range(4)]
     losses = np.random.default_rng(0).uniform(0.1, 1, (14, 4))
@@ -289,10 +307,14 @@ def test_agents_that_are_averaged_are_the_mean_of_what_clients_trained():
 def test_no_agent_grows_with_the_number_of_clients():
     """The server's network and the policy are of one size at 10 and at 1000 clients."""
     few, many = (policies(clients=clients) for clients in (10, 1000))
-    nets = [{n: v.shape for n, v in server.tensors.items() if ".replay." not in n} for _, server in (few, many)]
+    nets = [
+        {n: v.shape for n, v in server.tensors.items() if ".replay." not in n} for _, server in (few, many)
+    ]
     assert nets[0] == nets[1]
     assert {n: v.shape for n, v in few[1].sent.items()} == {n: v.shape for n, v in many[1].sent.items()}
-    assert {n: v.shape for n, v in few[0].received.items()} == {n: v.shape for n, v in many[0].received.items()}
+    assert {n: v.shape for n, v in few[0].received.items()} == {
+        n: v.shape for n, v in many[0].received.items()
+    }
 
 
 def test_frozen_players_neither_explore_nor_learn():

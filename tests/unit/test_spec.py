@@ -51,7 +51,11 @@ def test_paper_settings_then_the_users():
 def test_a_nickname_takes_settings_of_its_players():
     spec = specs.resolve({"algorithm": "page", "players": {"name": "page", "temperature": 2.0}})
     assert spec == specs.resolve({"algorithm": "page", "players": {"temperature": 2.0}})
-    assert (spec.algorithm["name"], spec.players["name"], spec.players["temperature"]) == ("fedavg", "page", 2.0)
+    assert (spec.algorithm["name"], spec.players["name"], spec.players["temperature"]) == (
+        "fedavg",
+        "page",
+        2.0,
+    )
     assert spec.label == "page"
 
 
@@ -68,7 +72,9 @@ def test_clients_by_name(monkeypatch):
 
 
 def test_own_objects_decide_their_settings(monkeypatch):
-    """What is asked for beside a user's own task or algorithm would be ignored, so it is refused; what agrees is not."""
+    """What is asked for beside a user's own task or algorithm would be ignored, so it is refused; what agrees
+    is not.
+    """
     from pagefl import api
     from pagefl.algorithms import ALGORITHMS
 
@@ -83,8 +89,13 @@ def test_own_objects_decide_their_settings(monkeypatch):
     for raw in ({"algorithm": {"mu": 0.1}}, {"algorithm": {"lam": 0.1}}, {"algorithm": "page"}):
         with pytest.raises(UserError, match=r"your own algorithm 'fedprox' has"):
             specs.resolve(raw, None, rule)
-    api.run(specs.resolve({"lr": 0.3, "algorithm": "ditto"}), task=mine, algorithm=rule)  # by name goes before the spec
-    assert (seen[0].task, seen[0].algorithm, seen[0].lr) == ({"name": mine.name}, {"name": "fedprox", "mu": 0.5}, 0.3)
+    # by name goes before the spec
+    api.run(specs.resolve({"lr": 0.3, "algorithm": "ditto"}), task=mine, algorithm=rule)
+    assert (seen[0].task, seen[0].algorithm, seen[0].lr) == (
+        {"name": mine.name},
+        {"name": "fedprox", "mu": 0.5},
+        0.3,
+    )
     assert specs.resolve(seen[0].model_dump(), mine, rule) == seen[0]
     with pytest.raises(UserError, match="must be one line of text"):
         specs.resolve({}, Task("", mine.module, mine.data))
@@ -138,7 +149,9 @@ def test_set(assignment, expected):
 
 def test_the_program_itself_ends_with_2_and_a_sentence(tmp_path):
     """As a process of its own; test_command_lines.py has many more, within one process."""
-    done = subprocess.run([sys.executable, "-m", "pagefl", "run", "x.toml"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pagefl", "run", "x.toml"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "pagefl: spec = x.toml: there is no such file; expected a TOML file of settings\n"
     assert not list(tmp_path.iterdir())

@@ -27,7 +27,10 @@ def test_paired_difference_is_students():
     assert found.verdict == "no difference shown"  # three seeds that all rise are not enough
     close = difference(frame(a=[0.50, 0.70, 0.90], b=[0.40, 0.61, 0.80]), "a", "b", "global_last")
     assert close.verdict == "wins"
-    assert difference(frame(b=[0.50, 0.70, 0.90], a=[0.40, 0.61, 0.80]), "a", "b", "global_last").verdict == "loses"
+    assert (
+        difference(frame(b=[0.50, 0.70, 0.90], a=[0.40, 0.61, 0.80]), "a", "b", "global_last").verdict
+        == "loses"
+    )
 
 
 @pytest.mark.parametrize(("seeds", "t"), [(3, 4.303), (10, 2.262), (31, 2.042), (60, 2.001)])
@@ -123,7 +126,12 @@ def test_summary_counts_converged_and_unfinished_seeds():
     runs = statistics.by_run([(Spec(0), rounds(rise)), (Spec(1), rounds(flat))])
     runs = pd.concat([runs, pd.DataFrame({"seed": [2], "finished": [False]})]).assign(method="a")
     (row,) = statistics.summary(runs).to_dict("records")
-    assert (row["seeds"], row["unfinished"], row["global_seeds_converged"], row["global_converged_mean"]) == (2, 1, 1, 1)
+    assert (row["seeds"], row["unfinished"], row["global_seeds_converged"], row["global_converged_mean"]) == (
+        2,
+        1,
+        1,
+        1,
+    )
     assert row["global_last_mean"] == pytest.approx(0.75)
     assert isnan(row["local_worst10_mean"])  # not in the records
     assert pd.isna(row["global_against"])

@@ -1,4 +1,6 @@
-"""Sweeps: nothing runs twice, nothing stale is reused, and neither a kill nor a crash nor a full disk loses anything."""
+"""Sweeps: nothing runs twice, nothing stale is reused, and neither a kill nor a crash nor a full disk loses
+anything.
+"""
 
 import os
 import random
@@ -40,7 +42,13 @@ def children(pid: int) -> list[int]:
 def test_a_name_is_the_spec_and_nothing_else():
     name = sweep.name_of(spec())
     assert name == sweep.name_of(spec(workers=2, checkpoint_seconds=0.0))
-    others = [spec(seed=1), spec(lr=0.2), spec(algorithm="fedprox"), spec(players="random"), spec(bias="10:1")]
+    others = [
+        spec(seed=1),
+        spec(lr=0.2),
+        spec(algorithm="fedprox"),
+        spec(players="random"),
+        spec(bias="10:1"),
+    ]
     assert len({name, *map(sweep.name_of, others)}) == 6
 
 
@@ -107,7 +115,9 @@ def test_killed_at_random_and_started_again_gives_the_same_tables(tmp_path, monk
         return text[text.index("## ") :]
 
     assert body("killed") == body("straight")
-    assert (tmp_path / "killed/table4-smoke.csv").read_bytes() == (tmp_path / "straight/table4-smoke.csv").read_bytes()
+    assert (tmp_path / "killed/table4-smoke.csv").read_bytes() == (
+        tmp_path / "straight/table4-smoke.csv"
+    ).read_bytes()
     assert (tmp_path / "killed/table4-smoke-plane.svg").exists()
 
 
@@ -190,28 +200,48 @@ def test_bad_input_is_one_sentence(arguments, sentence, monkeypatch, capsys):
 @pytest.mark.slow
 def test_table1_at_smoke_scale(tmp_path):
     """Every method that Synthetic has, with the paper's numbers beside ours, in every form."""
-    made = command("reproduce", "table1", "--scale", "smoke", "--task", "synthetic", "--out", tmp_path, stdout=subprocess.PIPE)
+    made = command(
+        "reproduce",
+        "table1",
+        "--scale",
+        "smoke",
+        "--task",
+        "synthetic",
+        "--out",
+        tmp_path,
+        stdout=subprocess.PIPE,
+    )
     told, _ = made.communicate()
     assert made.returncode == 0
     text = (tmp_path / "table1-smoke.md").read_text()
     assert told.strip() == text[text.index("## ") :].strip()  # it prints what it writes
     rows, against, clients = (
-        [line for line in table.splitlines() if line.startswith("| ")][2:] for table in text.split("\n## ")[1:]
+        [line for line in table.splitlines() if line.startswith("| ")][2:]
+        for table in text.split("\n## ")[1:]
     )
     for each in (rows, against, clients):
         assert [row.split(" | ")[0][2:] for row in each] == list(TABLE1["synthetic"])
     assert all(row.count(" vs ") == 2 and row.count("(seeds: 2, at least 3 needed)") == 2 for row in against)
     assert all("–" not in row for row in (*rows, *clients))
     assert rows[-1].endswith("| 2 | 92.67 ± 0.13 | 96.24 ± 0.33 |")
-    assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") == 10 * (4 + 2 + 3)  # accuracies, the paper's, clients
+    # accuracies, the paper's, clients
+    assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") == 10 * (4 + 2 + 3)
     assert (tmp_path / "table1-smoke.csv").read_text().startswith("table,,")
-    assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {".md", ".tex", ".csv", ".png", ".svg", ".html"}
+    assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {
+        ".md",
+        ".tex",
+        ".csv",
+        ".png",
+        ".svg",
+        ".html",
+    }
 
 
 @pytest.mark.slow
 def test_a_sweep_with_a_failure_still_prints_what_finished(tmp_path):
     (tmp_path / "grid.toml").write_text(
-        "rounds = 2\nepochs = 1\non_bad_upload = 'stop'\n[task]\nname = 'synthetic'\nclients = 3\n[sweep]\nlr = [0.1, 1e30]\n"
+        "rounds = 2\nepochs = 1\non_bad_upload = 'stop'\n[task]\nname = 'synthetic'\nclients = "
+        "3\n[sweep]\nlr = [0.1, 1e30]\n"
     )
     process = command("sweep", tmp_path / "grid.toml", "--out", tmp_path / "runs", stdout=subprocess.PIPE)
     told, said = process.communicate()
@@ -225,7 +255,9 @@ def test_a_sweep_with_a_failure_still_prints_what_finished(tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_sweep_that_is_stopped_does_not_end_well(number, code, tmp_path):
     """A Ctrl-C reaches the whole group, a TERM one process; either way the runs end after their round."""
-    (tmp_path / "grid.toml").write_text("rounds = 100000\n[task]\nname = 'synthetic'\nclients = 3\n[sweep]\nseed = [0, 1]\n")
+    (tmp_path / "grid.toml").write_text(
+        "rounds = 100000\n[task]\nname = 'synthetic'\nclients = 3\n[sweep]\nseed = [0, 1]\n"
+    )
     process = command("sweep", tmp_path / "grid.toml", "--jobs", 2, "--out", tmp_path / "runs")
     while len([path for path in tmp_path.glob("runs/*/rounds.jsonl") if path.stat().st_size]) < 2:
         time.sleep(0.1)
@@ -235,5 +267,8 @@ def test_a_sweep_that_is_stopped_does_not_end_well(number, code, tmp_path):
     assert process.returncode == code, said
     assert "Traceback" not in said
     for folder in (tmp_path / "runs").iterdir():
-        facts, rounds = checkpoint.read_facts(folder / "checkpoint"), (folder / "rounds.jsonl").read_bytes().splitlines()
+        facts, rounds = (
+            checkpoint.read_facts(folder / "checkpoint"),
+            (folder / "rounds.jsonl").read_bytes().splitlines(),
+        )
         assert facts["round"] == len(rounds)

@@ -8,7 +8,14 @@ from pagefl.report.trackers import MlFlow, TensorBoard, numbers, tracker
 
 
 def test_numbers_are_all_but_the_round():
-    record = {"round": 3, "seconds": 0.5, "global_loss": None, "bias": "1:1", "agents": {"server_critic": 2}, "flag": True}
+    record = {
+        "round": 3,
+        "seconds": 0.5,
+        "global_loss": None,
+        "bias": "1:1",
+        "agents": {"server_critic": 2},
+        "flag": True,
+    }
     assert numbers(record) == {"seconds": 0.5, "agents.server_critic": 2.0}
 
 
@@ -33,7 +40,9 @@ def test_mlflow_has_every_round(tmp_path, monkeypatch):
     flow.close()
     history = flow.client.get_metric_history(flow.run_id, "local_accuracy")
     assert [metric.step for metric in history] == [1, 2, 3]
-    assert [metric.value for metric in history] == pytest.approx([entry["local_accuracy"] for entry in run.rounds])
+    assert [metric.value for metric in history] == pytest.approx(
+        [entry["local_accuracy"] for entry in run.rounds]
+    )
     assert flow.client.get_run(flow.run_id).info.status == "FINISHED"
     assert [file.path for file in flow.client.list_artifacts(flow.run_id)] == ["spec.toml"]
 
@@ -42,5 +51,7 @@ def test_an_unknown_tracker_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(pagefl.UserError, match="--track wandb: expected tensorboard or mlflow"):
         tracker("wandb", tmp_path, "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(pagefl.UserError, match=r"mlflow is not installed; `pip install \"pagefl\[mlflow\]\"` brings it"):
+    with pytest.raises(
+        pagefl.UserError, match=r"mlflow is not installed; `pip install \"pagefl\[mlflow\]\"` brings it"
+    ):
         tracker("mlflow", tmp_path, "")

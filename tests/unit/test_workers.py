@@ -1,4 +1,6 @@
-"""A worker that dies is replaced, its piece of work is done again, and the bits are those of a run that was left alone."""
+"""A worker that dies is replaced, its piece of work is done again, and the bits are those of a run that was
+left alone.
+"""
 
 import os
 import random
@@ -18,7 +20,9 @@ def bits(run) -> dict[str, bytes]:
 
 
 def dying(work, marker: Path, deaths: int):
-    """Dies like a killed process after its rows are written, before it has answered: what it began with is gone."""
+    """Dies like a killed process after its rows are written, before it has answered: what it began with is
+    gone.
+    """
 
     def work_and_die(self, job):
         answer = work(self, job)
@@ -49,14 +53,18 @@ def test_a_piece_whose_worker_died_is_done_again(name, monkeypatch, tmp_path):
 
 def test_work_that_kills_every_worker_ends_in_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(ClientHalf, "work", dying(ClientHalf.work, tmp_path / "death", 1000))
-    with pytest.raises(pagefl.UserError, match=r"3 worker processes died of the same piece of work .* fewer `workers`"):
+    with pytest.raises(
+        pagefl.UserError, match=r"3 worker processes died of the same piece of work .* fewer `workers`"
+    ):
         pagefl.run(task=task("mlp"), rounds=3, workers=2, chunk=5, out=tmp_path / "run")
     monkeypatch.undo()
     assert pagefl.resume(tmp_path / "run", task=task("mlp")).over  # nothing is lost
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")]
+)
 def test_no_memory_is_one_sentence(workers, error, monkeypatch):
     def work(self, job):
         raise error
@@ -70,7 +78,13 @@ def test_no_memory_is_one_sentence(workers, error, monkeypatch):
 @pytest.mark.parametrize("name", ["scaffold", "ditto", "feddyn"])
 def test_workers_killed_at_random_instants(name):
     """kill -9 of whichever child, in every second round."""
-    options = {"task": {"name": "synthetic", "clients": 12}, "algorithm": name, "rounds": 40, "workers": 2, "chunk": 3}
+    options = {
+        "task": {"name": "synthetic", "clients": 12},
+        "algorithm": name,
+        "rounds": 40,
+        "workers": 2,
+        "chunk": 3,
+    }
     straight = pagefl.run(**options)
     usual = straight.history.seconds.median()
     chance, timers = random.Random(name), []

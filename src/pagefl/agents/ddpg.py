@@ -39,7 +39,9 @@ class Ddpg:
     else.
     """
 
-    def __init__(self, draw: Tensor, states: int, actions: int, capacity: int, settings: DdpgSettings) -> None:
+    def __init__(
+        self, draw: Tensor, states: int, actions: int, capacity: int, settings: DdpgSettings
+    ) -> None:
         """`draw`: uniform numbers in [-1, 1), for each agent twice `networks.numbers_needed`."""
         self.settings = settings
         self.states, self.actions = states, actions
@@ -54,13 +56,19 @@ class Ddpg:
         }
         for net in ("actor", "critic"):
             for moment in ("mean", "square"):
-                self.nets[f"{net}_{moment}"] = {name: torch.zeros_like(value) for name, value in self.nets[net].items()}
+                self.nets[f"{net}_{moment}"] = {
+                    name: torch.zeros_like(value) for name, value in self.nets[net].items()
+                }
         self.updates = torch.zeros(len(draw), dtype=torch.long)
         self.replay = Replay(len(draw), capacity, states, actions)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        nets = {f"{net}.{name}": value for net, parameters in self.nets.items() for name, value in parameters.items()}
+        nets = {
+            f"{net}.{name}": value
+            for net, parameters in self.nets.items()
+            for name, value in parameters.items()
+        }
         replay = {f"replay.{name}": value for name, value in self.replay.tensors.items()}
         return {**nets, **replay, "updates": self.updates}
 
@@ -72,12 +80,16 @@ class Ddpg:
         """Update these agents once: the critic, then the actor with the new critic, then both targets."""
         # Update in place if all agents learn: copying is most of the cost of a small network's update.
         everybody = torch.equal(who, torch.arange(len(self.updates)))
-        nets = self.nets if everybody else {name: _of(parameters, who) for name, parameters in self.nets.items()}
+        nets = (
+            self.nets if everybody else {name: _of(parameters, who) for name, parameters in self.nets.items()}
+        )
         self.updates[who] += 1
         steps = self.updates[who]
 
         next_actions = networks.act(nets["target_actor"], batch.next_states)
-        wanted = batch.rewards + self.settings.gamma * networks.value(nets["target_critic"], batch.next_states, next_actions)
+        wanted = batch.rewards + self.settings.gamma * networks.value(
+            nets["target_critic"], batch.next_states, next_actions
+        )
         critic = _leaves(nets["critic"])
         critic_loss = (wanted - networks.value(critic, batch.states, batch.actions)).square().mean(1)
         adam(nets, "critic", critic, critic_loss, self.settings.critic_lr, steps)
@@ -105,7 +117,9 @@ def _leaves(parameters: Parameters) -> Parameters:
     return {name: value.detach().requires_grad_() for name, value in parameters.items()}
 
 
-def adam(nets: dict[str, Parameters], net: str, leaves: Parameters, losses: Tensor, lr: float, steps: Tensor) -> None:
+def adam(
+    nets: dict[str, Parameters], net: str, leaves: Parameters, losses: Tensor, lr: float, steps: Tensor
+) -> None:
     """Adam (Kingma, Ba, ICLR 2015) as in torch, with a step count per agent."""
     first, second, epsilon = 0.9, 0.999, 1e-8
     gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))

@@ -22,7 +22,9 @@ def critic_parameters(draw: Tensor, states: int, actions: int, hidden: Sequence[
 
 def numbers_needed(states: int, actions: int, hidden: Sequence[int] = HIDDEN) -> int:
     """Random numbers needed per agent for an actor or a critic, whichever needs more."""
-    return (states + 1) * hidden[0] + (hidden[0] + actions + 1) * hidden[1] + (hidden[1] + 1) * max(actions, 1)
+    return (
+        (states + 1) * hidden[0] + (hidden[0] + actions + 1) * hidden[1] + (hidden[1] + 1) * max(actions, 1)
+    )
 
 
 def act(actor: Parameters, states: Tensor) -> Tensor:

@@ -52,7 +52,9 @@ class Replay:
         """
         both = min(tensors["states"].shape[1], self.capacity)
         if tensors["states"].shape[1] != self.capacity and int(tensors["written"].max()) > both:
-            raise ValueError(f"a ring of {tensors['states'].shape[1]} transitions does not fit into one of {self.capacity}")
+            raise ValueError(
+                f"a ring of {tensors['states'].shape[1]} transitions does not fit into one of {self.capacity}"
+            )
         for name, value in tensors.items():
             if name == "written":
                 self.tensors[name].copy_(value)
@@ -74,4 +76,6 @@ class Replay:
         """Draw a batch for each agent. `chance`: uniform numbers in [0, 1), [agents, batch]."""
         places = (chance * self.filled()[who, None]).long()
         agent = who[:, None]
-        return Transitions(*(self.tensors[name][agent, places] for name in ("states", "actions", "rewards", "next_states")))
+        return Transitions(
+            *(self.tensors[name][agent, places] for name in ("states", "actions", "rewards", "next_states"))
+        )

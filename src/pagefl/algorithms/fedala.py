@@ -1,5 +1,5 @@
-"""FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
-AAAI 2023."""
+"""FedALA. Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized
+Federated Learning. AAAI 2023."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,9 @@ class FedAla(Algorithm):
     def local(self, clients: Clients) -> Local:
         mix, started = self._learn_mix(clients)
         rows = clients.train(torch.lerp(clients.kept["model"], clients.sent["model"], mix))  # (4)
-        return Local(upload={"model": rows}, personal=rows, kept={"model": rows, "mix": mix, "started": started})
+        return Local(
+            upload={"model": rows}, personal=rows, kept={"model": rows, "mix": mix, "started": started}
+        )
 
     def _learn_mix(self, clients: Clients) -> tuple[Tensor, Tensor]:
         """Of the top layers only: below, the shared model is taken as it is."""

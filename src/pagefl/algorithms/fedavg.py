@@ -1,5 +1,5 @@
-"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
-Decentralized Data. AISTATS 2017."""
+"""FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data. AISTATS 2017."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,5 @@
-"""FedDyn. Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization.
-ICLR 2021."""
+"""FedDyn. Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic
+Regularization. ICLR 2021."""
 
 from dataclasses import dataclass
 
@@ -31,12 +31,15 @@ class FedDyn(Algorithm):
 
     def local(self, clients: Clients) -> Local:
         sent, moved = clients.sent["model"], clients.kept["moved"]
-        # Unequal data, as in the authors' program: alpha by data share, so that every client weighs by its size.
+        # Unequal data, as in the authors' program: alpha by data share, so that every client weighs by its
+        # size.
         alpha = (self.alpha * clients.facts.mean_size / clients.facts.sizes).to(sent)
-        rows = clients.train(sent, mu=alpha, anchor=sent, shift=alpha[:, None] * moved)  # (1), moved = -(gradient state)/alpha
+        # (1), moved = -(gradient state)/alpha
+        rows = clients.train(sent, mu=alpha, anchor=sent, shift=alpha[:, None] * moved)
         return Local(upload={"model": rows}, personal=rows, kept={"moved": moved + rows - sent})  # (2)
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         mean = uploads["model"].mean(0)
-        moved = server["moved"] + share * (mean - server["model"])  # (3), h = -alpha * moved: absent clients have not moved
+        # (3), h = -alpha * moved: absent clients have not moved
+        moved = server["moved"] + share * (mean - server["model"])
         return {"model": weights @ uploads["model"] + moved, "moved": moved}

@@ -1,5 +1,5 @@
-"""FedRECON. Singhal, Sidahmed, Garrett, Wu, Rush, Prakash: Federated Reconstruction: Partially Local Federated Learning.
-NeurIPS 2021."""
+"""FedRECON. Singhal, Sidahmed, Garrett, Wu, Rush, Prakash: Federated Reconstruction: Partially Local
+Federated Learning. NeurIPS 2021."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,9 @@ class FedRecon(Algorithm):
     def adapt(self, clients: Clients) -> Tensor:
         """Algorithm 1, RECONSTRUCT: from the first head, with the body held fixed."""
         epochs = torch.full_like(clients.epochs, self.reconstruction_epochs)
-        return clients.train(clients.sent["model"], columns=clients.layout.head, part=(0.0, self.support), epochs=epochs)
+        return clients.train(
+            clients.sent["model"], columns=clients.layout.head, part=(0.0, self.support), epochs=epochs
+        )
 
     def local(self, clients: Clients) -> Local:
         whole = self.adapt(clients)

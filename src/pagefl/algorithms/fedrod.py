@@ -23,7 +23,8 @@ class FedRod(Algorithm):
         return {"head": torch.zeros_like(row[layout.head])}
 
     def local(self, clients: Clients) -> Local:
-        priors = clients.facts.class_counts.to(clients.sent["model"]).log()  # classes that a client lacks: minus infinity
+        # classes that a client lacks: minus infinity
+        priors = clients.facts.class_counts.to(clients.sent["model"]).log()
         rows, _, head = clients.descend(clients.sent["model"], offset=priors, top=clients.kept["head"])
         assert head is not None
         personal = rows.clone()

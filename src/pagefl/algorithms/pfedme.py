@@ -31,7 +31,8 @@ class PFedMe(Algorithm):
         sent = clients.sent["model"]
         theta, w, _ = clients.descend(
             sent,
-            lr=torch.full_like(clients.lr, self.personal_lr),  # (7): theta by SGD on f + lambda/2 |theta - w|²
+            # (7): theta by SGD on f + lambda/2 |theta - w|²
+            lr=torch.full_like(clients.lr, self.personal_lr),
             mu=self.lam,
             anchor=sent,
             repeats=self.inner_steps,

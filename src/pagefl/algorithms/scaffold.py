@@ -1,5 +1,5 @@
-"""SCAFFOLD, option II. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for
-Federated Learning. ICML 2020."""
+"""SCAFFOLD, option II. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled
+Averaging for Federated Learning. ICML 2020."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,9 @@ from .bounds import Part
 class Scaffold(Algorithm):
     """Control variates c and c_i take each client's own drift out of its steps: along gradient - c_i + c.
 
-    A control variate is the mean gradient over a client's local training. Where players choose lr and epochs, the lengths of
-    training (lr * steps) differ a thousandfold, and a correction that was measured over a short training carries a client
-    far off in a long one.
+    A control variate is the mean gradient over a client's local training. Where players choose lr and epochs,
+    the lengths of training (lr * steps) differ a thousandfold, and a correction that was measured over a
+    short training carries a client far off in a long one.
 
     fresh: weight of the new control variate against the old one; below 1 it is smoothed over rounds
     bounded: limit each correction to the median length of training in the round before
@@ -30,7 +30,11 @@ class Scaffold(Algorithm):
     bounded: bool = False
 
     def server_state(self, row: Tensor) -> State:
-        return {"model": row, "control": torch.zeros_like(row), **({"length": row.new_zeros(1)} if self.bounded else {})}
+        return {
+            "model": row,
+            "control": torch.zeros_like(row),
+            **({"length": row.new_zeros(1)} if self.bounded else {}),
+        }
 
     def client_state(self, row: Tensor, layout: Layout) -> State:
         return {"control": torch.zeros_like(row)}
@@ -51,7 +55,8 @@ class Scaffold(Algorithm):
         rows = clients.train(sent, shift=shift)
         # (4), option II: the mean gradient, by this client's own number of steps and learning rate.
         change = self.fresh * ((sent - rows) / length - shift - own)
-        # Scaled by relative size, the mean change keeps c = sum_i n_i/n c_i, whoever takes part and whatever p is played.
+        # Scaled by relative size, the mean change keeps c = sum_i n_i/n c_i, whoever takes part and whatever
+        # p is played.
         relative = (clients.facts.sizes / clients.facts.mean_size).to(rows)[:, None]
         upload = {"model": rows, "control": relative * change, **({"length": length} if self.bounded else {})}
         return Local(upload=upload, personal=rows, kept={"control": own + change})

@@ -42,5 +42,8 @@ def table(result: dict[str, Any]) -> Table:
     columns = ("algorithm", "seconds per round", "times FedAvg's")
     made = Table(*columns, title="W: logistic, 100 clients, 5 epochs", caption=machine_load.caption(result))
     for name, r in result["algorithms"].items():
-        made.add_row(name, *(["–", r["refused"]] if "refused" in r else [f"{r['seconds']:.4f}", f"{r['multiple']:.2f}"]))
+        made.add_row(
+            name,
+            *(["–", r["refused"]] if "refused" in r else [f"{r['seconds']:.4f}", f"{r['multiple']:.2f}"]),
+        )
     return made

@@ -1,4 +1,7 @@
-"""`pagefl bench engine`: the engine against a plain per-client loop. Both alternate in one run on this machine."""
+"""`pagefl bench engine`: the engine against a plain per-client loop.
+
+Both alternate in one run on this machine.
+"""
 
 import copy
 import multiprocessing
@@ -100,7 +103,8 @@ def table(result: dict[str, Any]) -> Table:
     size = "toy sizes, " if result["quick"] else ""
     title = f"{size}{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}"
     bounds = [
-        f"{name}: {r['roofline']['gflops']:.1f} GFLOP/s, {r['roofline']['share_of_peak']:.1%} of the roofline. "
+        f"{name}: {r['roofline']['gflops']:.1f} GFLOP/s, {r['roofline']['share_of_peak']:.1%} of the "
+        "roofline. "
         for name, r in workloads.items()
         if "roofline" in r
     ]

@@ -66,6 +66,12 @@ def caption(result: dict[str, Any]) -> str:
     """How reliable a benchmark's result is, in a sentence."""
     load = Load(**result["load"])
     if load.others is None:
-        return f"quiet: unknown (this system does not tell what other processes do; load average {load.average:.1f})"
-    taken = f"other processes took {load.others:.0%} of the machine; load average {load.average:.1f} on {load.cores} cores"
+        return (
+            "quiet: unknown (this system does not tell what other processes do; load average "
+            f"{load.average:.1f})"
+        )
+    taken = (
+        f"other processes took {load.others:.0%} of the machine; load average {load.average:.1f} on "
+        f"{load.cores} cores"
+    )
     return f"quiet: yes ({taken})" if load.quiet else f"quiet: no ({taken}): do not believe these figures"

@@ -22,7 +22,9 @@ class PeakMemory:
     def _watch(self) -> None:
         while True:
             pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-            self.mb = max(self.mb, sum(_field(f"/proc/{pid}/smaps_rollup", "Pss") for pid in pids) * 1024 / 1e6)
+            self.mb = max(
+                self.mb, sum(_field(f"/proc/{pid}/smaps_rollup", "Pss") for pid in pids) * 1024 / 1e6
+            )
             if self._enough.wait(0.01):
                 return
 

@@ -34,7 +34,9 @@ def plain_round(model: nn.Module, data: Splits, settings: Settings) -> float:
         _evaluate(local, *data.test.client(i))
     model.load_state_dict(average)
     middle = perf_counter()
-    _evaluate(model, torch.cat([data.game.x, data.server_test.x]), torch.cat([data.game.y, data.server_test.y]))
+    _evaluate(
+        model, torch.cat([data.game.x, data.server_test.x]), torch.cat([data.game.y, data.server_test.y])
+    )
     return (middle - start) * len(data.train) / timed + perf_counter() - middle
 
 

@@ -120,12 +120,16 @@ def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, 
 
 
 def table5_table(result: dict[str, Any]) -> Table:
-    columns = [f"N = {clients}{what}" for clients in result["clients"] for what in (", share", ", ms per byte")]
+    columns = [
+        f"N = {clients}{what}" for clients in result["clients"] for what in (", share", ", ms per byte")
+    ]
     columns = ["part of a round", *columns, "the paper's ms per byte"]
     made = Table(*columns, title="PAGE on Synthetic, one core", caption=machine_load.caption(result))
     for part in next(iter(result["clients"].values()))["share"]:
         cells = [
-            cell for r in result["clients"].values() for cell in (f"{r['share'][part]:.1%}", f"{r['ms_per_byte'][part]:.2e}")
+            cell
+            for r in result["clients"].values()
+            for cell in (f"{r['share'][part]:.1%}", f"{r['ms_per_byte'][part]:.2e}")
         ]
         made.add_row(part, *cells, f"{PUBLISHED[part]:.2e}" if part in PUBLISHED else "–")
     return made

@@ -26,7 +26,9 @@ class Workload(NamedTuple):
 
 
 def _images(quick: bool) -> Task:
-    return _random(lambda: resnet18(100, width=4 if quick else 64), lambda n: _bytes(256, n, 3, 32, 32), 100, quick, 50)
+    return _random(
+        lambda: resnet18(100, width=4 if quick else 64), lambda n: _bytes(256, n, 3, 32, 32), 100, quick, 50
+    )
 
 
 def _text(quick: bool) -> Task:
@@ -37,7 +39,9 @@ def _bytes(below: int, *shape: int) -> Tensor:
     return torch.randint(below, shape, dtype=torch.uint8)
 
 
-def _random(module: Callable[[], nn.Module], draw: Callable[[int], Tensor], classes: int, quick: bool, size: int) -> Task:
+def _random(
+    module: Callable[[], nn.Module], draw: Callable[[int], Tensor], classes: int, quick: bool, size: int
+) -> Task:
     """A task with random data, to time training. Models are evaluated on one example only."""
 
     def pair(n: int) -> Pair:
@@ -47,13 +51,28 @@ def _random(module: Callable[[], nn.Module], draw: Callable[[int], Tensor], clas
     return Task("noise", module, FederatedData(train, test, pair(2), holdout))
 
 
-LOGISTIC: dict[str, Any] = {"lr": 0.1, "epochs": 5, "batch_size": 5, "weight_decay": 1e-5, "clip": 10.0, "reward_penalty": 1e-5}
+LOGISTIC: dict[str, Any] = {
+    "lr": 0.1,
+    "epochs": 5,
+    "batch_size": 5,
+    "weight_decay": 1e-5,
+    "clip": 10.0,
+    "reward_penalty": 1e-5,
+}
 DEEP = {**LOGISTIC, "epochs": 1, "batch_size": 50}
 WORKLOADS = {
     "W": Workload(
-        "logistic, 100 clients", 100, lambda quick: synthetic(0, 4 if quick else 100), LOGISTIC, 3, 10, roofline=True
+        "logistic, 100 clients",
+        100,
+        lambda quick: synthetic(0, 4 if quick else 100),
+        LOGISTIC,
+        3,
+        10,
+        roofline=True,
     ),
-    "W2": Workload("logistic, 1000 clients", 100, lambda quick: synthetic(0, 8 if quick else 1000), LOGISTIC, 3, 3, 1000),
+    "W2": Workload(
+        "logistic, 1000 clients", 100, lambda quick: synthetic(0, 8 if quick else 1000), LOGISTIC, 3, 3, 1000
+    ),
     "W3": Workload("ResNet-18, 10 clients", 1.2, _images, DEEP, 7, 1),
     "W4": Workload("LSTM, 10 clients", 1.5, _text, DEEP, 7, 1),
 }

@@ -44,7 +44,8 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     _: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version),
     ] = False,
 ) -> None:
     """Options of the program itself."""
@@ -61,7 +62,11 @@ def main() -> None:
     except UserError as error:
         _end(str(error), 2)
     except OSError as error:
-        _end(f"{error.filename or 'the run directory'}: {error.strerror or error}; nothing already written is lost", 2)
+        _end(
+            f"{error.filename or 'the run directory'}: {error.strerror or error}; nothing already written "
+            "is lost",
+            2,
+        )
     except MemoryError:
         _end("there is not enough memory for this; use fewer clients, fewer workers or a smaller model", 2)
     except KeyboardInterrupt:

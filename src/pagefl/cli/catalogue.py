@@ -36,7 +36,9 @@ def _title(about: object) -> str:
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A task, an algorithm, players, or `settings` for all settings.")],
+    name: Annotated[
+        str, typer.Argument(help="A task, an algorithm, players, or `settings` for all settings.")
+    ],
     setting: Annotated[str | None, typer.Argument(help="With `settings`: one of them, such as lr.")] = None,
 ) -> None:
     """Print what something is, where it comes from, and its settings."""
@@ -52,7 +54,8 @@ def show(
     if kind is None:
         valid = dict.fromkeys(entry for entries in kinds.values() for entry in entries)
         raise UserError(
-            f"show {name}: there is no such task, algorithm or players; expected settings, or one of {', '.join(valid)}"
+            f"show {name}: there is no such task, algorithm or players; expected settings, or one of "
+            f"{', '.join(valid)}"
         )
     builder = kinds[kind][name]
     source = None if kind == "tasks" else sys.modules[builder.__module__].__doc__
@@ -72,9 +75,14 @@ def _show_settings(wanted: str | None) -> None:
 
     found = describe.every()
     if wanted is not None:
-        found = {title: [s for s in own if wanted in (s.name, s.name.partition(".")[2])] for title, own in found.items()}
+        found = {
+            title: [s for s in own if wanted in (s.name, s.name.partition(".")[2])]
+            for title, own in found.items()
+        }
         if not any(found.values()):
-            raise UserError(f"show settings {wanted}: there is no such setting; `pagefl show settings` lists all")
+            raise UserError(
+                f"show settings {wanted}: there is no such setting; `pagefl show settings` lists all"
+            )
     for title, settings in found.items():
         if settings:
             console.print(Text(title, style="bold"))

@@ -8,9 +8,13 @@ from rich.table import Table
 
 from .console import console, err
 
-app = typer.Typer(no_args_is_help=True, help="The original files of the data sets: nothing is ever downloaded.")
+app = typer.Typer(
+    no_args_is_help=True, help="The original files of the data sets: nothing is ever downloaded."
+)
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="See `pagefl list tasks`.")]
-Root = Annotated[Path | None, typer.Option(help="Where the files are.", show_default="PAGEFL_DATA, or else ./data")]
+Root = Annotated[
+    Path | None, typer.Option(help="Where the files are.", show_default="PAGEFL_DATA, or else ./data")
+]
 
 
 @app.command()
@@ -55,8 +59,12 @@ def show(
     train = specs.make_task(specs.resolve(raw).task, seed).data.train
     labels = train.y.numpy()
     dealt = Partition(np.arange(len(labels)), train.starts.numpy())
-    figure = heat_map(dealt.class_counts(labels), out, f"{task}, seed {seed}: training data of {len(dealt)} clients")
-    table = Table("of the clients", "samples", "classes", "largest share of a class", "effective classes", box=None)
+    figure = heat_map(
+        dealt.class_counts(labels), out, f"{task}, seed {seed}: training data of {len(dealt)} clients"
+    )
+    table = Table(
+        "of the clients", "samples", "classes", "largest share of a class", "effective classes", box=None
+    )
     clients_by = summary(dealt, labels)
     for name, row in clients_by.quantile([0.0, 0.5, 1.0]).set_axis(["least", "median", "most"]).iterrows():
         table.add_row(str(name), *(f"{value:.4g}" for value in row))

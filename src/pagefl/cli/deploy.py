@@ -33,8 +33,12 @@ def _spec(file: Path, nodes: int | None = None) -> Any:
 def app_(
     spec: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
     out: Annotated[Path, typer.Option(help="The Flower app's folder.")] = Path("federation"),
-    run: Annotated[str, typer.Option(help="On the server's machine: the run's directory.")] = "/var/lib/pagefl/run",
-    data: Annotated[str, typer.Option(help="On the server's machine: its examples.")] = "/var/lib/pagefl/server.safetensors",
+    run: Annotated[
+        str, typer.Option(help="On the server's machine: the run's directory.")
+    ] = "/var/lib/pagefl/run",
+    data: Annotated[
+        str, typer.Option(help="On the server's machine: its examples.")
+    ] = "/var/lib/pagefl/server.safetensors",
 ) -> None:
     """Write a ready Flower app for a spec: `flwr run FOLDER CONNECTION` runs it."""
     from pagefl.deploy import app as apps
@@ -58,9 +62,9 @@ def data(
 
 @app.command(name="keys")
 def keys_(
-    out: Annotated[Path, typer.Option(help="Folder of the keys; private ones are readable by their owner alone.")] = Path(
-        "keys"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder of the keys; private ones are readable by their owner alone.")
+    ] = Path("keys"),
     host: Annotated[list[str] | None, typer.Option(help="Name or address of the server. Repeatable.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many nodes get a key.")] = 4,
 ) -> None:
@@ -68,14 +72,19 @@ def keys_(
     from pagefl.deploy import keys
 
     written = keys.make(out, host or ["127.0.0.1", "localhost"], nodes)
-    err.print(f"wrote {len(written)} files to {out}; {keys.CA_KEY} is needed again only for another certificate: lock it away")
+    err.print(
+        f"wrote {len(written)} files to {out}; {keys.CA_KEY} is needed again only for another "
+        "certificate: lock it away"
+    )
 
 
 @app.command()
 def local(
     spec: Annotated[Path, typer.Argument(help="A TOML file of settings.")],
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes, a client on each.")] = 4,
-    out: Annotated[Path, typer.Option(help="The run's directory; if it holds a run, that one goes on.")] = Path("deployed"),
+    out: Annotated[
+        Path, typer.Option(help="The run's directory; if it holds a run, that one goes on.")
+    ] = Path("deployed"),
     json: Json = False,
 ) -> None:
     """Start a federation on this machine, with TLS and authentication, run a spec on it, and stop it."""

@@ -10,31 +10,49 @@ import typer
 
 from .console import Json, err, show_result
 
-OwnAlgorithm = Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Your own algorithm, if the run has one.")]
-OwnPlayers = Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Your own players, if the run has some.")]
-Track = Annotated[list[str] | None, typer.Option(help="tensorboard or mlflow, beside the run's own records. Repeatable.")]
+OwnAlgorithm = Annotated[
+    str | None, typer.Option(metavar="MODULE:CLASS", help="Your own algorithm, if the run has one.")
+]
+OwnPlayers = Annotated[
+    str | None, typer.Option(metavar="MODULE:CLASS", help="Your own players, if the run has some.")
+]
+Track = Annotated[
+    list[str] | None, typer.Option(help="tensorboard or mlflow, beside the run's own records. Repeatable.")
+]
 
 
 def run(
     spec: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
     task: Annotated[str | None, typer.Option(help="See `pagefl list tasks`.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="A name of `pagefl list algorithms`, or module:Class.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="A name of `pagefl list algorithms`, or module:Class.")
+    ] = None,
     players: Annotated[
-        str | None, typer.Option(help="Who chooses lr, epochs and weights: a name of `pagefl list players`, or module:Class.")
+        str | None,
+        typer.Option(
+            help="Who chooses lr, epochs and weights: a name of `pagefl list players`, or module:Class."
+        ),
     ] = None,
     rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Communication rounds.")] = None,
     clients: Annotated[str | None, typer.Option(metavar="INTEGER", help="Clients of the federation.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="INTEGER", help="Seed of the data and of every random stream.")] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="INTEGER", help="Seed of the data and of every random stream.")
+    ] = None,
     lr: Annotated[str | None, typer.Option(metavar="FLOAT", help="Learning rate of local SGD.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="INTEGER", help="Local epochs in a round.")] = None,
     participation: Annotated[
         str | None, typer.Option(metavar="SHARE", help="Fraction of clients that train in each round.")
     ] = None,
     workers: Annotated[
-        str | None, typer.Option(metavar="INTEGER", help="Worker processes; they change speed, never results.")
+        str | None,
+        typer.Option(metavar="INTEGER", help="Worker processes; they change speed, never results."),
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's directory.", show_default="runs/TASK-ALGORITHM-sSEED")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's directory.", show_default="runs/TASK-ALGORITHM-sSEED")
+    ] = None,
     track: Track = None,
     json: Json = False,
 ) -> None:
@@ -70,8 +88,12 @@ def run(
 
 def resume(
     directory: Path,
-    rounds: Annotated[str | None, typer.Option(metavar="INTEGER", help="Go on to this round instead of the last.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Put aside what is there and start from round 1.")] = False,
+    rounds: Annotated[
+        str | None, typer.Option(metavar="INTEGER", help="Go on to this round instead of the last.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Put aside what is there and start from round 1.")
+    ] = False,
     algorithm: OwnAlgorithm = None,
     players: OwnPlayers = None,
     track: Track = None,
@@ -85,7 +107,12 @@ def resume(
     from pagefl import api
 
     spec = api.spec_of(directory, rounds=rounds, restart=restart, algorithm=algorithm, players=players)
-    options: dict[str, Any] = {"rounds": spec.rounds, "restart": restart, "algorithm": algorithm, "players": players}
+    options: dict[str, Any] = {
+        "rounds": spec.rounds,
+        "restart": restart,
+        "algorithm": algorithm,
+        "players": players,
+    }
     watch(spec, directory, json, track, lambda **watched: api.resume(directory, **options, **watched))
 
 
@@ -125,10 +152,15 @@ def verify(
     result = api.verify(directory, trial, say=err.print, algorithm=algorithm, players=players)
     figure = certificate.write(directory, result)
     show_result(result, certificate.table(result), json)
-    err.print(f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; figure: {figure}")
+    err.print(
+        f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; "
+        f"figure: {figure}"
+    )
 
 
-def watch(spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]) -> None:
+def watch(
+    spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]
+) -> None:
     from pagefl.report.progress import Progress, summary
     from pagefl.report.trackers import tracker
 
@@ -152,7 +184,16 @@ def watch(spec: Any, directory: Path, as_json: bool, track: list[str] | None, st
     err.print(f"report: {page}", markup=False)
     if as_json and result.rounds:
         last, best = result.rounds[-1], max(result.rounds, key=lambda r: r["global_accuracy"])
-        print(json.dumps({**last, "best_global_accuracy": best["global_accuracy"], "out": str(directory), "report": str(page)}))
+        print(
+            json.dumps(
+                {
+                    **last,
+                    "best_global_accuracy": best["global_accuracy"],
+                    "out": str(directory),
+                    "report": str(page),
+                }
+            )
+        )
     if result.stopped_by:  # a script must see that the run is not finished
         raise SystemExit(128 + result.stopped_by)
 

@@ -15,7 +15,9 @@ Jobs = Annotated[int, typer.Option(min=0, help="Runs side by side.", show_defaul
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="A spec with a table `sweep` of lists.")],
-    out: Annotated[Path, typer.Option(help="Folder of the runs; finished ones are not run again.")] = Path("sweep"),
+    out: Annotated[Path, typer.Option(help="Folder of the runs; finished ones are not run again.")] = Path(
+        "sweep"
+    ),
     jobs: Jobs = 0,
 ) -> None:
     """Run every combination of a grid of settings. Finished runs are not repeated."""
@@ -33,7 +35,9 @@ def sweep(
 
 def compare(
     directories: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.")],
-    json: Annotated[bool, typer.Option("--json", help="A list of objects on stdout, one per method and data setting.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="A list of objects on stdout, one per method and data setting.")
+    ] = False,
     csv: Annotated[bool, typer.Option("--csv", help="The same rows as CSV.")] = False,
 ) -> None:
     """Compare methods: mean ± std over seeds in the last and the best round, and differences."""
@@ -58,9 +62,12 @@ def reproduce(
     task: Annotated[str | None, typer.Option(help="Only this task, such as synthetic.")] = None,
     jobs: Jobs = 0,
     part: Annotated[
-        str, typer.Option(help="Part of the runs, to share them between machines: 2/8 is the second of eight.")
+        str,
+        typer.Option(help="Part of the runs, to share them between machines: 2/8 is the second of eight."),
     ] = "1/1",
-    plan: Annotated[bool, typer.Option("--plan", help="Print what is missing and its estimated cost; run nothing.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what is missing and its estimated cost; run nothing.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of tables, figures and runs.")] = Path("reproduced"),
 ) -> None:
     """Reproduce a table or figure of the paper. Started again, it continues where it stopped."""
@@ -79,7 +86,9 @@ def reproduce(
     if task is not None:
         blocks = tuple(block for block in wanted.blocks if block.task == task)
         if not blocks:
-            raise UserError(f"--task {task}: {name} has {', '.join(dict.fromkeys(block.task for block in wanted.blocks))}")
+            raise UserError(
+                f"--task {task}: {name} has {', '.join(dict.fromkeys(block.task for block in wanted.blocks))}"
+            )
         wanted = replace(wanted, blocks=blocks)
     wanted = reports.available(wanted, _say)
     runs = out / "runs"
@@ -88,7 +97,10 @@ def reproduce(
         costs = sweeps.cost(mine, runs)
         for what, seconds in costs.items():
             err.print(f"{what}: about {duration(seconds)}")
-        err.print(f"all that is missing: about {duration(sum(costs.values()))} on this machine, one run after the other")
+        err.print(
+            f"all that is missing: about {duration(sum(costs.values()))} on this machine, one run after "
+            "the other"
+        )
         if plan:
             return
     try:
@@ -124,7 +136,10 @@ def _end(done: Any) -> None:
     for name, problem in done.failed.items():
         _say(f"failed: {name}: {problem}")
     if done.finished < done.runs:
-        _say(f"{done.runs - done.finished} of {done.runs} runs are not finished; the same command goes on with them")
+        _say(
+            f"{done.runs - done.finished} of {done.runs} runs are not finished; the same command goes on "
+            "with them"
+        )
         raise typer.Exit(1)
 
 

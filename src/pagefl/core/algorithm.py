@@ -40,7 +40,10 @@ class Clients(Protocol):
         """How many steps `train` makes for each client with the round's own epochs."""
 
     def train(self, rows: Tensor, **options: Any) -> Tensor:
-        """Train the rows by SGD on the clients' own data. `core.training.options.Options` lists the options."""
+        """Train the rows by SGD on the clients' own data.
+
+        `core.training.options.Options` lists the options.
+        """
 
     def descend(self, rows: Tensor, **options: Any) -> "Descended":
         """The same for methods that move two models: returns the rows, their anchor, and the personal top."""
@@ -69,10 +72,11 @@ class Local:
 class Algorithm:
     """A federated method. Its defaults are FedAvg, so a method says only where it differs.
 
-    An algorithm holds its constructor's arguments and nothing else: all state comes in and goes out as tensors. In every
-    round the server sends `send(state)`; clients run `local`, which trains, and returns what they upload, what they keep and
-    the personal models they are evaluated by; the server runs `aggregate`. A stack of clients is trained at once: tensors
-    have one row per client, and the code reads as if there were one.
+    An algorithm holds its constructor's arguments and nothing else: all state comes in and goes out as
+    tensors. In every round the server sends `send(state)`; clients run `local`, which trains, and returns
+    what they upload, what they keep and the personal models they are evaluated by; the server runs
+    `aggregate`. A stack of clients is trained at once: tensors have one row per client, and the code reads as
+    if there were one.
 
     FedProx, for example, pulls clients back to the model they were sent:
 
@@ -89,8 +93,8 @@ class Algorithm:
     """
 
     needs_body: ClassVar[bool] = False  # True: only for models with a body and a head
-    # Groups of rows that are always equal, such as (("upload.model", "personal"),): each group is held in memory once.
-    # None: nothing is declared, and what `local` uploads is found by trying it on one client.
+    # Groups of rows that are always equal, such as (("upload.model", "personal"),): each group is held in
+    # memory once. None: nothing is declared, and what `local` uploads is found by trying it on one client.
     same_rows: ClassVar[tuple[tuple[str, ...], ...] | None] = None
 
     def server_state(self, row: Tensor) -> State:
@@ -119,7 +123,10 @@ class Algorithm:
         return Local(upload={"model": rows}, personal=rows)
 
     def candidates(self, sent: Tensor, upload: State) -> Tensor:
-        """The models that uploads stand for, [n, columns]. The server may evaluate them before it weighs them."""
+        """The models that uploads stand for, [n, columns].
+
+        The server may evaluate them before it weighs them.
+        """
         return upload.get("model", sent)
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:

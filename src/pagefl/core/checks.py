@@ -24,26 +24,44 @@ def sent(algorithm: Algorithm, state: State, row: Tensor) -> State:
 def client_state(algorithm: Algorithm, state: State) -> State:
     for name, value in _tensors(algorithm, "client_state", "", state).items():
         if value.dim() != 1:
-            _refuse(algorithm, "client_state", f"{name!r} of shape {list(value.shape)}", "one row [numbers] for one client")
+            _refuse(
+                algorithm,
+                "client_state",
+                f"{name!r} of shape {list(value.shape)}",
+                "one row [numbers] for one client",
+            )
     return state
 
 
-def local(algorithm: Algorithm, made: Local, count: int, width: int, kept: State, uploads: State | None = None) -> Local:
+def local(
+    algorithm: Algorithm, made: Local, count: int, width: int, kept: State, uploads: State | None = None
+) -> Local:
     """`kept`, `uploads`: every client's rows; `uploads` may not be known before the first round."""
     if not isinstance(made, Local):
         _refuse(algorithm, "local", f"a {type(made).__name__}", "pagefl.Local(upload=…, personal=…, kept=…)")
     _tensors(algorithm, "local", "upload ", made.upload)
     _tensors(algorithm, "local", "kept ", made.kept)
     if uploads is not None and made.upload.keys() != uploads.keys():
-        _refuse(algorithm, "local", f"uploads {sorted(made.upload)}", f"{sorted(uploads)}, as upload_state or round 1 has it")
+        _refuse(
+            algorithm,
+            "local",
+            f"uploads {sorted(made.upload)}",
+            f"{sorted(uploads)}, as upload_state or round 1 has it",
+        )
     if unknown := made.kept.keys() - kept.keys():
         known = f"names that client_state returns: {sorted(kept)}"
         _refuse(algorithm, "local", f"kept {sorted(unknown)}", known)
     if not isinstance(made.personal, Tensor) or made.personal.shape != (count, width):
-        found = list(made.personal.shape) if isinstance(made.personal, Tensor) else type(made.personal).__name__
+        found = (
+            list(made.personal.shape) if isinstance(made.personal, Tensor) else type(made.personal).__name__
+        )
         _refuse(algorithm, "local", f"personal {found}", f"[clients, columns] = {[count, width]}")
     for name, value in made.upload.items():
-        if value.dim() != 2 or len(value) != count or (uploads and value.shape[1:] != uploads[name].shape[1:]):
+        if (
+            value.dim() != 2
+            or len(value) != count
+            or (uploads and value.shape[1:] != uploads[name].shape[1:])
+        ):
             wanted = list(uploads[name].shape[1:]) if uploads else ["numbers"]
             expected = f"a row for each client, {_shape(count, *wanted)}"
             _refuse(algorithm, "local", f"upload {name!r} of shape {list(value.shape)}", expected)
@@ -65,7 +83,9 @@ def aggregated(algorithm: Algorithm, state: State, before: State) -> State:
     for name, value in state.items():
         if value.shape != before[name].shape or value.dtype != before[name].dtype:
             found = f"{name!r} as {value.dtype} {list(value.shape)}"
-            _refuse(algorithm, "aggregate", found, f"{before[name].dtype} {list(before[name].shape)}, as before")
+            _refuse(
+                algorithm, "aggregate", found, f"{before[name].dtype} {list(before[name].shape)}, as before"
+            )
     return state
 
 
@@ -74,8 +94,10 @@ def candidates(algorithm: Algorithm, sent: Tensor, upload: State, count: int) ->
     name = type(algorithm).__name__
     if upload and "model" not in upload and type(algorithm).candidates is Algorithm.candidates:
         raise UserError(
-            f"{name} uploads {sorted(upload)} and no 'model', so the server's player cannot look at its uploads: define "
-            f"`candidates(self, sent, upload)` in {name}, which returns the models they stand for, [clients, columns]"
+            f"{name} uploads {sorted(upload)} and no 'model', so the server's player cannot look at its "
+            "uploads: define "
+            f"`candidates(self, sent, upload)` in {name}, which returns the models they stand for, "
+            "[clients, columns]"
         )
     rows = algorithm.candidates(sent, upload)
     if not upload and isinstance(rows, Tensor) and rows.shape == sent.shape:  # one model for all
@@ -86,7 +108,9 @@ def candidates(algorithm: Algorithm, sent: Tensor, upload: State, count: int) ->
 def _with_model(algorithm: Algorithm, hook: str, state: State, shape: Size) -> State:
     found = _tensors(algorithm, hook, "", state).get("model")
     if found is None or found.shape != shape:
-        what = f"{sorted(state)} without 'model'" if found is None else f"'model' of shape {list(found.shape)}"
+        what = (
+            f"{sorted(state)} without 'model'" if found is None else f"'model' of shape {list(found.shape)}"
+        )
         _refuse(algorithm, hook, what, f"'model' among them, the shared model of shape {list(shape)}")
     return state
 
@@ -103,7 +127,9 @@ def _tensors(algorithm: Algorithm, hook: str, what: str, state: State) -> State:
         _refuse(algorithm, hook, f"{what}{type(state).__name__}", "a dict of names and tensors")
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            _refuse(algorithm, hook, f"{what}{name!r}: a {type(value).__name__}", "a dict of names and tensors")
+            _refuse(
+                algorithm, hook, f"{what}{name!r}: a {type(value).__name__}", "a dict of names and tensors"
+            )
     return state
 
 

@@ -1,4 +1,7 @@
-"""ClientHalf: a block of clients. Their data, kept rows and personal models are here; the server is elsewhere."""
+"""ClientHalf: a block of clients.
+
+Their data, kept rows and personal models are here; the server is elsewhere.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -39,7 +42,8 @@ class Trained(NamedTuple):
     ids: Integers
     quarantined: Integers  # those whose result was not finite: as if they had not taken part
     test: Scores  # personal models on their own test data
-    train: Scores  # personal models on what rewards are made of: the hold-out where there is one, or the training data
+    # personal models on what rewards are made of: the hold-out where there is one, or the training data
+    train: Scores
     upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
     before: Scores  # the shared model on the test data of *all* clients of the block
 
@@ -57,21 +61,31 @@ class ClientHalf:
         first: int = 0,
         allocate: Allocate = torch.zeros,
     ) -> None:
-        """`row`: the model at the start. `chunk`: rows trained together. `first`: the number of the block's first client.
-        `allocate`: makes the zeros that workers share."""
+        """`row`: the model at the start. `chunk`: rows trained together. `first`: the number of the block's
+        first client. `allocate`: makes the zeros that workers share."""
         if algorithm.needs_body and model.layout.body.stop == 0:
             name = type(algorithm).__name__
-            raise UserError(f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer")
+            raise UserError(
+                f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer"
+            )
         self.model, self.algorithm, self.training, self.first = model, algorithm, training, first
-        self.data = {"train": self._checked(data.train, "train", row), "test": self._checked(data.test, "test", row)}
-        self.data["reward"] = self._checked(data.holdout, "holdout", row) if data.holdout else self.data["train"]
+        self.data = {
+            "train": self._checked(data.train, "train", row),
+            "test": self._checked(data.test, "test", row),
+        }
+        self.data["reward"] = (
+            self._checked(data.holdout, "holdout", row) if data.holdout else self.data["train"]
+        )
         self.size = len(data.train)
         self.sizes: Integers = data.train.sizes.numpy()
-        self.mean_size = float(data.train.sizes.double().mean())  # of the whole federation, as far as this block knows
+        # of the whole federation, as far as this block knows
+        self.mean_size = float(data.train.sizes.double().mean())
         self.chunk = chunk or model.chunk
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
         classes = model.logits(row[None], self.data["train"].x[None, :1]).shape[-1]
-        self.class_counts = torch.stack([data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)])
+        self.class_counts = torch.stack(
+            [data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)]
+        )
         server = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
         sent = checks.sent(algorithm, algorithm.send(server), row)
         self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
@@ -85,7 +99,9 @@ class ClientHalf:
         for name, value in sent.items():
             self.sent[name][0] = value
 
-    def train(self, round: int, ids: Integers, lr: Floats, epochs: Integers, *, uploads_too: bool = False) -> Trained:
+    def train(
+        self, round: int, ids: Integers, lr: Floats, epochs: Integers, *, uploads_too: bool = False
+    ) -> Trained:
         """Each of these clients trains the model it was sent, with its own lr and epochs.
 
         `uploads_too`: they evaluate not only their personal models but also what they upload.
@@ -100,13 +116,18 @@ class ClientHalf:
         trained = ids[order][good]
         back = np.argsort(trained)
         test, train, upload = (join(found, back) for found in (tests, trains, uploads))
-        return Trained(trained[back], np.sort(ids[order][~good]), test, train, upload, join(answers[len(jobs) :]))
+        return Trained(
+            trained[back], np.sort(ids[order][~good]), test, train, upload, join(answers[len(jobs) :])
+        )
 
     def evaluate(self, round: int, *roles: str) -> dict[str, Scores]:
         """The shared model on these splits of every client."""
         jobs = [job for role in roles for job in self._evaluations(role, round)]
         answers = self.run_jobs(jobs)
-        return {role: join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role]) for role in roles}
+        return {
+            role: join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role])
+            for role in roles
+        }
 
     def work(self, job: Job) -> object:
         """What a worker does. It reads and writes rows in place and answers with scores."""
@@ -118,16 +139,31 @@ class ClientHalf:
                 rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
             return self.model.score(rows, self.data[job.kind], ids)
         outcome = self.algorithm.local(self._stack(job, self.storage.kept))
-        checks.local(self.algorithm, outcome, len(ids), self.model.layout.width, self.storage.kept, self.storage.uploads)
-        distinct = {id(rows): rows for rows in named(outcome).values()}.values()  # an upload is often the personal model
+        checks.local(
+            self.algorithm,
+            outcome,
+            len(ids),
+            self.model.layout.width,
+            self.storage.kept,
+            self.storage.uploads,
+        )
+        # an upload is often the personal model
+        distinct = {id(rows): rows for rows in named(outcome).values()}.values()
         good = torch.stack([_finite(rows) for rows in distinct]).all(0)
         chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
         ids = ids[good.cpu()]
         self.storage.put(ids, chosen, outcome)
         personal = outcome.personal[chosen]
-        test, train = (self.model.score(personal, self.data[role], ids) if len(ids) else NOBODY for role in ("test", "reward"))
+        test, train = (
+            self.model.score(personal, self.data[role], ids) if len(ids) else NOBODY
+            for role in ("test", "reward")
+        )
         upload = train
-        if job.uploads_too and len(ids) and outcome.upload.get("model", outcome.personal) is not outcome.personal:
+        if (
+            job.uploads_too
+            and len(ids)
+            and outcome.upload.get("model", outcome.personal) is not outcome.personal
+        ):
             upload = self.model.score(outcome.upload["model"][chosen], self.data["reward"], ids)
         return good.cpu().numpy(), test, train, upload
 
@@ -144,7 +180,9 @@ class ClientHalf:
 
     def uploads_of(self, ids: Integers) -> State:
         everybody = len(ids) == self.size
-        return {n: rows if everybody else rows[torch.from_numpy(ids)] for n, rows in self.storage.uploads.items()}
+        return {
+            n: rows if everybody else rows[torch.from_numpy(ids)] for n, rows in self.storage.uploads.items()
+        }
 
     def state(self) -> State:
         """Everything that a round changes, as views: copy what must outlive the next round."""

@@ -11,7 +11,8 @@ from . import rng, summary
 from .errors import UserError
 
 CHANCES = 4  # uniform numbers in [0, 1) that an augmentation gets for each example
-Augment = Callable[[Tensor, Tensor], Tensor]  # (x [n, batch, ...], chances [n, batch, CHANCES]) -> x as a step sees it
+# (x [n, batch, ...], chances [n, batch, CHANCES]) -> x as a step sees it
+Augment = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Examples:
     def of_type(self, dtype: torch.dtype, who: str, first: int = 0) -> "Examples":
         """Fractions in the type of the module that is trained on them; integers and bytes stay as they are.
 
-        `who`: what an error calls the owner of an example, such as "client {} (train)". `first`: the first owner's number.
+        `who`: what an error calls the owner of an example, such as "client {} (train)". `first`: the first
+        owner's number.
         """
         if not self.x.is_floating_point() or self.x.dtype == dtype:
             return self
@@ -56,7 +58,9 @@ class Examples:
         lost = ~cast.x.reshape(len(cast.y), -1).isfinite().all(1)
         if bool(lost.any()):
             named, largest = self._owner(lost, who, first), float(self.x[lost][0].abs().max())
-            raise UserError(f"{named}: x has {largest:.3g}, which the module's {dtype} cannot hold; scale the data")
+            raise UserError(
+                f"{named}: x has {largest:.3g}, which the module's {dtype} cannot hold; scale the data"
+            )
         return cast
 
     def check_labels(self, classes: int, who: str, first: int = 0) -> None:
@@ -64,7 +68,8 @@ class Examples:
         if bool(beyond.any()):
             named, label = self._owner(beyond, who, first), int(self.y[beyond][0])
             raise UserError(
-                f"{named}: y has label {label}, but the module answers with {classes} classes; expected labels from 0 to "
+                f"{named}: y has label {label}, but the module answers with {classes} classes; expected "
+                "labels from 0 to "
                 f"{classes - 1}, or a module with more classes"
             )
 
@@ -79,7 +84,9 @@ class Examples:
         return len(self.starts) - 1
 
     def __repr__(self) -> str:
-        return summary.line(self, "", [f"{len(self.y)} examples of {len(self)} owners", summary.examples(self.x)])
+        return summary.line(
+            self, "", [f"{len(self.y)} examples of {len(self)} owners", summary.examples(self.x)]
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,11 @@ class Splits:
 
     def named(self) -> list[tuple[str, Examples]]:
         """Every set by the words in which an error names the owner of one of its examples."""
-        clients = {"client {} (train)": self.train, "client {} (test)": self.test, "client {} (holdout)": self.holdout}
+        clients = {
+            "client {} (train)": self.train,
+            "client {} (test)": self.test,
+            "client {} (holdout)": self.holdout,
+        }
         server = [("server", examples) for examples in (self.game, self.server_test)]
         return [(name, examples) for name, examples in clients.items() if examples is not None] + server
 
@@ -131,12 +142,15 @@ class Splits:
             count = max(1, round(share * len(y)))
             if count >= len(y):
                 raise UserError(
-                    f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a smaller share"
+                    f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a "
+                    "smaller share"
                 )
             order = torch.from_numpy(rng.stream(seed, "holdout", i).permutation(len(y)))
             held.append((x[order[:count]], y[order[:count]]))
             kept.append((x[order[count:]], y[order[count:]]))
-        return Splits(Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held))
+        return Splits(
+            Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held)
+        )
 
     @property
     def facts(self) -> list[str]:

@@ -9,15 +9,22 @@ from .errors import UserError
 
 
 class Layout:
-    """Which columns of a row hold which parameter. Frozen parameters stay in the module: nobody trains or sends them."""
+    """Which columns of a row hold which parameter.
+
+    Frozen parameters stay in the module: nobody trains or sends them.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not parameters:
-            raise UserError(f"module {type(module).__name__} has no trainable parameter; it needs at least one")
+            raise UserError(
+                f"module {type(module).__name__} has no trainable parameter; it needs at least one"
+            )
         dtypes = {p.dtype for p in parameters.values()}
         if len(dtypes) > 1:
-            raise UserError(f"module {type(module).__name__} mixes parameter types {sorted(map(str, dtypes))}; use one")
+            raise UserError(
+                f"module {type(module).__name__} mixes parameter types {sorted(map(str, dtypes))}; use one"
+            )
         self.dtype = dtypes.pop()
         self.shapes = {name: p.shape for name, p in parameters.items()}
         self.columns: dict[str, slice] = {}
@@ -43,7 +50,11 @@ class Layout:
         """The parameters that overlap these columns."""
         if columns is None:
             return list(self.columns)
-        return [name for name, own in self.columns.items() if columns.start < own.stop and own.start < columns.stop]
+        return [
+            name
+            for name, own in self.columns.items()
+            if columns.start < own.stop and own.start < columns.stop
+        ]
 
     def row(self, module: nn.Module) -> Tensor:
         parameters = dict(module.named_parameters())
@@ -52,7 +63,9 @@ class Layout:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Every parameter of a row, or of each row of a stack, in its own shape and without a copy."""
         lead = rows.shape[:-1]
-        return {name: rows[..., self.columns[name]].view(*lead, *shape) for name, shape in self.shapes.items()}
+        return {
+            name: rows[..., self.columns[name]].view(*lead, *shape) for name, shape in self.shapes.items()
+        }
 
     def fill(self, module: nn.Module, row: Tensor) -> nn.Module:
         """Write a row into a module, for people who want to use it."""

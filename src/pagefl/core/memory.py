@@ -16,7 +16,9 @@ def needs(size: int, what: str, instead: str, room: int | None = None) -> None:
         return
     room = available() if room is None else room
     if size > room:
-        raise UserError(f"{what} need about {readable(size)} of memory, and {readable(room)} are free; {instead}")
+        raise UserError(
+            f"{what} need about {readable(size)} of memory, and {readable(room)} are free; {instead}"
+        )
 
 
 def readable(size: int) -> str:

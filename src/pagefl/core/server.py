@@ -42,12 +42,15 @@ class ServerHalf:
         look: int = 4000,
         allocate: Allocate = torch.zeros,
     ) -> None:
-        """`row`: the model at the start. `clients`: of the whole federation. `uploads`: where their uploads arrive, a row per
-        client; in a simulation these are the clients' own rows. `look`: the most examples on which each upload is
-        evaluated, because all uploads on all examples would grow with the square of the clients."""
+        """`row`: the model at the start. `clients`: of the whole federation. `uploads`: where their uploads
+        arrive, a row per client; in a simulation these are the clients' own rows. `look`: the most examples
+        on which each upload is evaluated, because all uploads on all examples would grow with the square of
+        the clients."""
         self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
         splits = {"game": data.game, "server_test": data.test}
-        self.data = {role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()}
+        self.data = {
+            role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()
+        }
         self.classes = model.logits(row[None], self.data["game"].x[None, :1]).shape[-1]
         for examples in self.data.values():
             examples.check_labels(self.classes, "server")
@@ -59,7 +62,9 @@ class ServerHalf:
         self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
         if uploads is None:
             shapes = algorithm.upload_state(row, model.layout)
-            uploads = {name: allocate([clients, *value.shape], dtype=value.dtype) for name, value in shapes.items()}
+            uploads = {
+                name: allocate([clients, *value.shape], dtype=value.dtype) for name, value in shapes.items()
+            }
         self.uploads = uploads
         self._send()
 
@@ -70,7 +75,9 @@ class ServerHalf:
 
     def participants(self, round: int, share: float) -> Integers:
         count = max(1, int(share * self.clients + 0.5))
-        drawn = rng.stream(self.training.seed, "participants", round).choice(self.clients, count, replace=False)
+        drawn = rng.stream(self.training.seed, "participants", round).choice(
+            self.clients, count, replace=False
+        )
         return np.sort(drawn)
 
     def receive(self, ids: Integers, uploads: State) -> None:
@@ -80,7 +87,9 @@ class ServerHalf:
 
     def uploads_of(self, ids: Integers) -> State:
         everybody = len(ids) == self.clients
-        return {name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()}
+        return {
+            name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()
+        }
 
     def candidates(self, ids: Integers) -> Tensor:
         """The models that these clients' uploads stand for, [n, columns]."""
@@ -118,7 +127,11 @@ class ServerHalf:
     def evaluate(self, round: int) -> dict[str, tuple[float, float]]:
         """Loss and accuracy of the shared model on both of the server's splits."""
         roles = ("server_test", "game")
-        jobs = [Job(role, part, round) for role in roles for part in in_parts(len(self.data[role]), EVALUATED_TOGETHER)]
+        jobs = [
+            Job(role, part, round)
+            for role in roles
+            for part in in_parts(len(self.data[role]), EVALUATED_TOGETHER)
+        ]
         answers = self.run_jobs(jobs)
         found = {}
         for role in self.data:
@@ -132,7 +145,9 @@ class ServerHalf:
             return self.model.accuracies(self.candidates(job.ids), self.samples[job.role])
         rows = self.sent["model"]
         if adapts(self.algorithm):
-            rows = checks.adapted(self.algorithm, self.algorithm.adapt(self._alone(job.round)), 1, self.model.layout.width)
+            rows = checks.adapted(
+                self.algorithm, self.algorithm.adapt(self._alone(job.round)), 1, self.model.layout.width
+            )
         return self.model.score(rows, self.data[job.kind], torch.from_numpy(job.ids))
 
     def state(self) -> State:
@@ -159,7 +174,11 @@ class ServerHalf:
             first=0,
             sent=self.sent,
             kept={},
-            facts=Facts(self.support.sizes, self.support.y.bincount(minlength=self.classes)[None], float(len(self.support.y))),
+            facts=Facts(
+                self.support.sizes,
+                self.support.y.bincount(minlength=self.classes)[None],
+                float(len(self.support.y)),
+            ),
             lr=torch.tensor([self.training.lr], device=self.model.device, dtype=self.model.layout.dtype),
             epochs=torch.ones(1, dtype=torch.long),
         )

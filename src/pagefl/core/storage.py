@@ -47,13 +47,22 @@ class Storage:
             if earlier is rows:
                 home[ids] = rows[chosen]
             elif not torch.equal(earlier[chosen], rows[chosen]):
-                raise UserError(f"{self.algorithm}.same_rows says that {name} equals other rows, but local() made it differ")
+                raise UserError(
+                    f"{self.algorithm}.same_rows says that {name} equals other rows, but local() made it "
+                    "differ"
+                )
 
     def _part(self, prefix: str) -> State:
-        return {name.removeprefix(prefix): rows for name, rows in self.rows.items() if name.startswith(prefix)}
+        return {
+            name.removeprefix(prefix): rows for name, rows in self.rows.items() if name.startswith(prefix)
+        }
 
 
 def named(local: Local) -> State:
     """All rows of an outcome, by the names that storage uses."""
     kept = {f"kept.{name}": rows for name, rows in local.kept.items()}
-    return {**kept, "personal": local.personal, **{f"upload.{name}": rows for name, rows in local.upload.items()}}
+    return {
+        **kept,
+        "personal": local.personal,
+        **{f"upload.{name}": rows for name, rows in local.upload.items()},
+    }

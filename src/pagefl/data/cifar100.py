@@ -1,4 +1,7 @@
-"""CIFAR-100 from its original files. Krizhevsky: Learning Multiple Layers of Features from Tiny Images. 2009."""
+"""CIFAR-100 from its original files.
+
+Krizhevsky: Learning Multiple Layers of Features from Tiny Images. 2009.
+"""
 
 import gzip
 import io
@@ -35,9 +38,18 @@ def read(source: Path) -> Arrays:
     arrays: Arrays = {}
     for name in MD5:
         found = unpickle(_verified(source, name), f"{source}: {name}")
-        images, labels = (found.get(key) if isinstance(found, dict) else None for key in (b"data", b"fine_labels"))
-        if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3072 or not _are_labels(labels, images):
-            raise UserError(f"{source}: {name} is not CIFAR-100's: expected a dict with data [n, 3072] and n fine_labels")
+        images, labels = (
+            found.get(key) if isinstance(found, dict) else None for key in (b"data", b"fine_labels")
+        )
+        if (
+            not isinstance(images, np.ndarray)
+            or images.ndim != 2
+            or images.shape[1] != 3072
+            or not _are_labels(labels, images)
+        ):
+            raise UserError(
+                f"{source}: {name} is not CIFAR-100's: expected a dict with data [n, 3072] and n fine_labels"
+            )
         arrays[f"{name}.x"] = torch.from_numpy(images.reshape(-1, 3, 32, 32))
         arrays[f"{name}.y"] = torch.tensor(labels)
     return arrays
@@ -59,7 +71,9 @@ def unpickle(content: bytes, name: str) -> Any:
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except Exception as error:  # a damaged pickle can raise anything
-        raise UserError(f"{name} cannot be unpickled: {error or type(error).__name__}; it is damaged, get it again") from error
+        raise UserError(
+            f"{name} cannot be unpickled: {error or type(error).__name__}; it is damaged, get it again"
+        ) from error
 
 
 class _DType(NamedTuple):
@@ -79,7 +93,9 @@ class _Array:
     def __setstate__(self, state: tuple[object, tuple[int, ...], _DType, bool, bytes]) -> None:
         _, shape, dtype, fortran, raw = state
         if not isinstance(dtype, _DType) or dtype.code not in (b"u1", "u1") or not isinstance(raw, bytes):
-            raise UserError("it holds an array of something else than unsigned bytes, which CIFAR-100's do not")
+            raise UserError(
+                "it holds an array of something else than unsigned bytes, which CIFAR-100's do not"
+            )
         self.value = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
 
 
@@ -91,7 +107,10 @@ class _ArraysOnly(pickle.Unpickler):
             return _DType
         if (module, name) == ("numpy", "ndarray"):
             return None  # only used as an argument of _reconstruct
-        raise UserError(f"it asks for {module}.{name}: only arrays, lists, dicts and bytes are built; get the original file")
+        raise UserError(
+            f"it asks for {module}.{name}: only arrays, lists, dicts and bytes are built; get the "
+            "original file"
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -113,7 +132,8 @@ def _verified(source: Path, name: str) -> bytes:
     found = md5(content, usedforsecurity=False).hexdigest()
     if found != MD5[name]:
         raise UserError(
-            f"{source}: {name} has md5 {found}, the original's is {MD5[name]}: it is damaged or another version; get it again"
+            f"{source}: {name} has md5 {found}, the original's is {MD5[name]}: it is damaged or another "
+            "version; get it again"
         )
     return content
 
@@ -126,10 +146,14 @@ def _content(source: Path, name: str) -> bytes:
         with gzip.open(source) as file:  # unpacked in memory, never on disk
             unpacked = bounded.read(file, LARGEST, f"{source}, unpacked,")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{source} is not CIFAR-100's archive or is cut off: {error}; get it again") from error
+        raise UserError(
+            f"{source} is not CIFAR-100's archive or is cut off: {error}; get it again"
+        ) from error
     found = _plain_files(unpacked, f"{FOLDER}/{name}")
     if len(found) != 1:
-        raise UserError(f"{source} does not hold {FOLDER}/{name} once, as a plain file; get the archive again")
+        raise UserError(
+            f"{source} does not hold {FOLDER}/{name} once, as a plain file; get the archive again"
+        )
     return found[0]
 
 

@@ -15,7 +15,8 @@ from pagefl.core.examples import Augment, Examples, Splits
 
 from .pairs import Pair, agree, read
 
-Given = object  # (x, y) as arrays, tensors, data frames or lists, or a map-style Dataset whose items are (x, y)
+# (x, y) as arrays, tensors, data frames or lists, or a map-style Dataset whose items are (x, y)
+Given = object
 
 
 class FederatedData(Splits):
@@ -40,19 +41,35 @@ class FederatedData(Splits):
         augment: Augment | None = None,
     ) -> None:
         if augment is not None and not callable(augment):
-            raise UserError(f"augment = {augment!r}: must be a function, such as pagefl.data.augment.crop_and_flip")
+            raise UserError(
+                f"augment = {augment!r}: must be a function, such as pagefl.data.augment.crop_and_flip"
+            )
         seed = _whole(seed)
         given = {"train": _listed("train", train), "test": _listed("test", test)}
         given |= {} if holdout is None else {"holdout": _listed("holdout", holdout)}
         for role, clients in given.items():
             if len(clients) != len(given["train"]):
-                raise UserError(f"{role} has {len(clients)} clients but train has {len(given['train'])}; they must be as many")
-        roles = {role: [read(f"client {i} ({role})", own) for i, own in enumerate(clients)] for role, clients in given.items()}
+                raise UserError(
+                    f"{role} has {len(clients)} clients but train has {len(given['train'])}; they must be "
+                    "as many"
+                )
+        roles = {
+            role: [read(f"client {i} ({role})", own) for i, own in enumerate(clients)]
+            for role, clients in given.items()
+        }
         x, y = read("server", server)
-        agree([(f"client {i} ({role})", own) for role, clients in roles.items() for i, (own, _) in enumerate(clients)])
+        agree(
+            [
+                (f"client {i} ({role})", own)
+                for role, clients in roles.items()
+                for i, (own, _) in enumerate(clients)
+            ]
+        )
         agree([("client 0 (train)", roles["train"][0][0]), ("server", x)])
         if len(y) < 2:
-            raise UserError("server: there is 1 example; expected at least two, one for the game and one to judge")
+            raise UserError(
+                "server: there is 1 example; expected at least two, one for the game and one to judge"
+            )
         order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
         game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
         super().__init__(
@@ -79,7 +96,11 @@ class FederatedData(Splits):
         The rest is for training. If `server` is an (x, y) or a Dataset, the server takes no examples from the
         clients.
         """
-        shares: dict[str, Any] = {"test": test, **({"server": server} if isinstance(server, Real) else {}), "holdout": holdout}
+        shares: dict[str, Any] = {
+            "test": test,
+            **({"server": server} if isinstance(server, Real) else {}),
+            "holdout": holdout,
+        }
         _check(shares)
         seed = _whole(seed)
         pairs = [read(f"client {i}", given) for i, given in enumerate(_listed("clients", clients))]
@@ -91,19 +112,27 @@ class FederatedData(Splits):
             if left < 1 or any(counts[role] < 1 for role, share in shares.items() if share):
                 told = ", ".join(f"{role}={share}" for role, share in shares.items())
                 raise UserError(
-                    f"client {i} has {len(y)} examples: the shares {told} must each get at least one and leave one for training"
+                    f"client {i} has {len(y)} examples: the shares {told} must each get at least one and "
+                    "leave one for training"
                 )
             order = torch.from_numpy(rng.stream(seed, "split", i).permutation(len(y)))
             for role, own in zip([*counts, "train"], order.split([*counts.values(), left]), strict=True):
                 parts[role].append((x[own], y[own]))
         if "server" in shares:
             server = tuple(torch.cat(side) for side in zip(*parts["server"], strict=True))
-        return cls(parts["train"], parts["test"], server, parts["holdout"] if holdout else None, seed, augment)
+        return cls(
+            parts["train"], parts["test"], server, parts["holdout"] if holdout else None, seed, augment
+        )
 
 
 def _listed(name: str, clients: Iterable[Given]) -> list[Given]:
-    if isinstance(clients, str | Mapping | Tensor | np.ndarray | Dataset) or not isinstance(clients, Iterable):
-        raise UserError(f"{name} is a {type(clients).__name__}; expected a list with one (x, y) or Dataset for each client")
+    if isinstance(clients, str | Mapping | Tensor | np.ndarray | Dataset) or not isinstance(
+        clients, Iterable
+    ):
+        raise UserError(
+            f"{name} is a {type(clients).__name__}; expected a list with one (x, y) or Dataset for each "
+            "client"
+        )
     found = list(clients)
     if not found:
         raise UserError(f"{name} has 0 clients; expected at least one (x, y) or Dataset")
@@ -121,9 +150,13 @@ def _check(shares: dict[str, Any]) -> None:
         none = name == "holdout" and share == 0
         if not none and (isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1):
             bounds = "at least 0" if name == "holdout" else "greater than 0"
-            raise UserError(f"{name} = {share!r}: must be a share of each client's examples, {bounds} and less than 1")
+            raise UserError(
+                f"{name} = {share!r}: must be a share of each client's examples, {bounds} and less than 1"
+            )
     if (total := sum(shares.values())) >= 1:
-        raise UserError(f"{' + '.join(shares)} = {total:g}: must be less than 1, which leaves the rest for training")
+        raise UserError(
+            f"{' + '.join(shares)} = {total:g}: must be less than 1, which leaves the rest for training"
+        )
 
 
 def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:

@@ -31,11 +31,24 @@ except ModuleNotFoundError as error:
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # other Pillow formats start programs, such as Ghostscript
 KINDS = " or ".join([", ".join(FORMATS[:-1]), FORMATS[-1]])
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-ARRAYS = (datasets.List, datasets.LargeList, datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D)
+ARRAYS = (
+    datasets.List,
+    datasets.LargeList,
+    datasets.Array2D,
+    datasets.Array3D,
+    datasets.Array4D,
+    datasets.Array5D,
+)
 
 
 def from_disk(
-    folder: str | Path, x: str | None = None, y: str | None = None, *, test: float = 0.24, server: float = 0.2, seed: int = 0
+    folder: str | Path,
+    x: str | None = None,
+    y: str | None = None,
+    *,
+    test: float = 0.24,
+    server: float = 0.2,
+    seed: int = 0,
 ) -> FederatedData:
     """Read columns x and y of every partition_<i>. Columns that are not given are found by their types.
 
@@ -47,15 +60,27 @@ def from_disk(
     partitions, public = _folders(Path(folder))
     tables = {path: _splits(path) for path in [*partitions, *public]}
     x, y = _columns(partitions[0], tables[partitions[0]]["train"].features, x, y)
-    pairs = {path: {split: _pair(path, table, x, y) for split, table in splits.items()} for path, splits in tables.items()}
+    pairs = {
+        path: {split: _pair(path, table, x, y) for split, table in splits.items()}
+        for path, splits in tables.items()
+    }
     every = [table.features for splits in tables.values() for table in splits.values()]
     if len({(type(features[x]), str(getattr(features[y], "names", ""))) for features in every}) > 1:
-        raise UserError(f"{folder} has datasets whose {x!r} differ in type or whose {y!r} in class names; they must agree")
+        raise UserError(
+            f"{folder} has datasets whose {x!r} differ in type or whose {y!r} in class names; they must agree"
+        )
     if isinstance(every[0][x], datasets.Image):
         channels = max(len(images[0]) for splits in pairs.values() for images, _ in splits.values())
         for splits in pairs.values():
-            splits.update({split: (images.expand(-1, channels, -1, -1), labels) for split, (images, labels) in splits.items()})
-    shapes = {tuple(inputs.shape[1:]): path for path, splits in pairs.items() for inputs, _ in splits.values()}
+            splits.update(
+                {
+                    split: (images.expand(-1, channels, -1, -1), labels)
+                    for split, (images, labels) in splits.items()
+                }
+            )
+    shapes = {
+        tuple(inputs.shape[1:]): path for path, splits in pairs.items() for inputs, _ in splits.values()
+    }
     if len(shapes) > 1:
         found = ", ".join(f"{list(shape)} in {path.name}" for shape, path in shapes.items())
         raise UserError(f"{folder} has examples of shape {found}; they must agree")
@@ -67,7 +92,8 @@ def from_disk(
         counts = [round(len(labels) * share) for share in shares]
         if min(counts) < 0 or counts.count(0) > shares.count(0.0) or sum(counts) >= len(labels):
             raise UserError(
-                f"{path} has {len(labels)} examples: shares test={test}, server={server} must each get at least one and "
+                f"{path} has {len(labels)} examples: shares test={test}, server={server} must each get at "
+                "least one and "
                 "leave one for training"
             )
         order = torch.from_numpy(rng.stream(seed, "split", i).permutation(len(labels)))
@@ -75,20 +101,29 @@ def from_disk(
         own.append(pairs[path].get("test", cut[0]))
         shared += [] if public else [cut[1]]
         train.append(cut[2] if sum(counts) else (inputs, labels))
-    return FederatedData(train, own, (torch.cat([x for x, _ in shared]), torch.cat([y for _, y in shared])), seed=seed)
+    return FederatedData(
+        train, own, (torch.cat([x for x, _ in shared]), torch.cat([y for _, y in shared])), seed=seed
+    )
 
 
 def _folders(folder: Path) -> tuple[list[Path], list[Path]]:
     """The partitions in numerical order, and the folder of the server's examples, if there is one."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; expected one that holds datasets partition_0, partition_1, …")
+        raise UserError(
+            f"{folder} is not a folder; expected one that holds datasets partition_0, partition_1, …"
+        )
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     partitions = [f"partition_{i}" for i in range(sum(name.startswith("partition_") for name in found))]
     if not partitions or not set(partitions) <= set(found):
-        raise UserError(f"{folder} holds {', '.join(found) or 'no folder'}; expected partition_0, partition_1, … without a gap")
+        raise UserError(
+            f"{folder} holds {', '.join(found) or 'no folder'}; expected partition_0, partition_1, … "
+            "without a gap"
+        )
     public = [name for name in ("server", "test") if name in found]
     if len(public) > 1:
-        raise UserError(f"{folder} holds both server and test; expected one of them, for the server's examples")
+        raise UserError(
+            f"{folder} holds both server and test; expected one of them, for the server's examples"
+        )
     return [folder / name for name in partitions], [folder / name for name in public]
 
 
@@ -104,7 +139,9 @@ def _splits(path: Path) -> dict[str, datasets.Dataset]:
     splits = {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
     spare = set(splits) - ({"train", "test"} if path.name.startswith("partition_") else {"train"})
     if spare or "train" not in splits:
-        raise UserError(f"{path} has splits {', '.join(splits)}; expected one dataset or, for a client, train and test")
+        raise UserError(
+            f"{path} has splits {', '.join(splits)}; expected one dataset or, for a client, train and test"
+        )
     return splits
 
 
@@ -116,7 +153,9 @@ def _columns(path: Path, features: datasets.Features, x: str | None, y: str | No
         if given in features or (given is None and len(found) == 1):
             return given or found[0]
         valid = ", ".join(f"{name!r} ({type(features[name]).__name__})" for name in features)
-        raise UserError(f"{role}={given!r} does not tell which column of {path} to use; expected one of {valid}")
+        raise UserError(
+            f"{role}={given!r} does not tell which column of {path} to use; expected one of {valid}"
+        )
 
     labels = of(datasets.ClassLabel)
     if len(labels) != 1:  # such as CIFAR-100's coarse and fine labels
@@ -126,7 +165,10 @@ def _columns(path: Path, features: datasets.Features, x: str | None, y: str | No
 
 def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
     if not len(table) or not {x, y} <= {*table.features}:
-        raise UserError(f"{path} has {len(table)} rows of {', '.join(table.features)}; expected one or more of {x} and {y}")
+        raise UserError(
+            f"{path} has {len(table)} rows of {', '.join(table.features)}; expected one or more of {x} "
+            f"and {y}"
+        )
     try:
         columns = table.select_columns([*{x, y}]).with_format("arrow")[:]  # as stored, not decoded
         columns.validate(full=True)  # otherwise Arrow trusts the offsets in the file
@@ -143,7 +185,9 @@ def _images(where: str, column: pa.ChunkedArray) -> Tensor:
         try:
             images.append(_image(cell["bytes"]))
         except (*BOMBS, OSError, ValueError, TypeError, SyntaxError) as error:
-            raise UserError(f"{where} has in row {i} no image ({error}); expected the bytes of an 8-bit {KINDS}") from None
+            raise UserError(
+                f"{where} has in row {i} no image ({error}); expected the bytes of an 8-bit {KINDS}"
+            ) from None
     return image_bytes(where, images)
 
 
@@ -171,8 +215,14 @@ def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:
         if len(lengths) > 1 or lengths == [None]:
             raise UserError(f"{where} has lists of lengths {lengths[:3]}; expected one length for all")
         shape, values = [*shape, lengths[0]], values.flatten()
-    kinds = {torch.float32: pa.types.is_floating, torch.uint8: pa.types.is_uint8, torch.int64: pa.types.is_integer}
+    kinds = {
+        torch.float32: pa.types.is_floating,
+        torch.uint8: pa.types.is_uint8,
+        torch.int64: pa.types.is_integer,
+    }
     kind = next((dtype for dtype, fits in kinds.items() if fits(values.type)), None)
     if kind is None or values.null_count:
-        raise UserError(f"{where} holds {values.type} with {values.null_count} missing; expected numbers, none missing")
+        raise UserError(
+            f"{where} holds {values.type} with {values.null_count} missing; expected numbers, none missing"
+        )
     return torch.tensor(values.to_numpy(zero_copy_only=False), dtype=kind).view(shape)

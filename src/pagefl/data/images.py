@@ -19,7 +19,14 @@ SHARDS = 2  # per client
 
 
 def federation(
-    original: Original, clients: int, per_client: int, split: Split, delta: float, sigma: float, augment: bool, seed: int
+    original: Original,
+    clients: int,
+    per_client: int,
+    split: Split,
+    delta: float,
+    sigma: float,
+    augment: bool,
+    seed: int,
 ) -> FederatedData:
     """A federation of `clients` times `per_client` images, or of all images if there are fewer.
 
@@ -29,7 +36,9 @@ def federation(
     x, y = arrays["train.x"], arrays["train.y"]
     count = min(len(y), clients * per_client)
     if count < 4 * clients:
-        raise UserError(f"task.clients = {clients}: {count} images leave fewer than 4 for each; use fewer clients")
+        raise UserError(
+            f"task.clients = {clients}: {count} images leave fewer than 4 for each; use fewer clients"
+        )
     chosen = _some(len(y), count, seed, "train")
     dealt = deal(y[chosen], clients, split, delta, sigma, seed)
     public = _some(len(arrays["test.y"]), max(2, round(len(arrays["test.y"]) * count / len(y))), seed, "test")
@@ -43,7 +52,9 @@ def federation(
     )
 
 
-def deal(labels: torch.Tensor, clients: int, split: Split, delta: float, sigma: float, seed: int) -> Partition:
+def deal(
+    labels: torch.Tensor, clients: int, split: Split, delta: float, sigma: float, seed: int
+) -> Partition:
     sizes = partition.quantity_skew(len(labels), clients, sigma, seed) if sigma else None
     if split == "labels":
         return partition.label_skew(labels.numpy(), clients, delta, seed, sizes)

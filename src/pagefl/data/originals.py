@@ -40,7 +40,8 @@ class Original:
                 return root / place
         looked = " or ".join(str(root / place) for place in self.places)
         raise UserError(
-            f"{self.name}: there is no {looked}; get the original from {self.home} and set PAGEFL_DATA to the folder it is in"
+            f"{self.name}: there is no {looked}; get the original from {self.home} and set PAGEFL_DATA to "
+            "the folder it is in"
         )
 
     def check(self, root: Path | None = None) -> tuple[Path, str]:
@@ -55,7 +56,10 @@ class Original:
         source = self.find(root)
         with _sentences(self.name, source):
             made_of = {"source": _fingerprint(source), "version": VERSION}
-            cache = cache_root() / f"{self.name}-{sha256(str(source.resolve()).encode()).hexdigest()[:12]}.safetensors"
+            cache = (
+                cache_root()
+                / f"{self.name}-{sha256(str(source.resolve()).encode()).hexdigest()[:12]}.safetensors"
+            )
             known = _read(cache, made_of)
             if known is not None:
                 return known
@@ -78,7 +82,9 @@ def _sentences(name: str, source: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{name}: {error.filename or source} cannot be read: {error.strerror or error}") from error
+        raise UserError(
+            f"{name}: {error.filename or source} cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _fingerprint(source: Path) -> str:
@@ -121,4 +127,6 @@ def _write(cache: Path, arrays: Arrays, made_of: dict[str, str]) -> None:
         with suppress(OSError):
             aside.unlink()
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{cache} cannot be written: {reason}; set XDG_CACHE_HOME to a folder with room") from error
+        raise UserError(
+            f"{cache} cannot be written: {reason}; set XDG_CACHE_HOME to a folder with room"
+        ) from error

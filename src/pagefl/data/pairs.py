@@ -26,9 +26,14 @@ def read(who: str, given: object) -> Pair:
     values = given if isinstance(given, tuple | list) and len(given) == 2 else _items(who, given)
     x, y = (_numbers(f"{who}: {side}", value) for side, value in zip("xy", values, strict=True))
     if not x.dim() or not y.dim() or len(x) != len(y):
-        raise UserError(f"{who}: x has shape {list(x.shape)} and y has shape {list(y.shape)}; expected n examples and n labels")
+        raise UserError(
+            f"{who}: x has shape {list(x.shape)} and y has shape {list(y.shape)}; expected n examples and "
+            "n labels"
+        )
     if not len(y) or not x.numel():
-        raise UserError(f"{who}: x has shape {list(x.shape)}, which holds no number; expected at least one example")
+        raise UserError(
+            f"{who}: x has shape {list(x.shape)}, which holds no number; expected at least one example"
+        )
     return _examples(who, x), _labels(who, y)
 
 
@@ -41,14 +46,18 @@ def agree(named: Iterable[tuple[str, Tensor]]) -> None:
         kinds = [part.is_floating_point() or part.dtype for part in (x, first)]
         if x.shape[1:] != first.shape[1:] or kinds[0] != kinds[1]:
             found, other = summary.examples(x), summary.examples(first)
-            raise UserError(f"{who}: examples are {found}, but those of {first_who} are {other}; they must agree")
+            raise UserError(
+                f"{who}: examples are {found}, but those of {first_who} are {other}; they must agree"
+            )
 
 
 def image_bytes(where: str, images: Sequence[Image.Image]) -> Tensor:
     """Images as bytes [n, channels, height, width]: one channel if all are grey, three otherwise."""
     sizes = {image.size for image in images}
     if len(sizes) > 1:
-        raise UserError(f"{where} has images of {len(sizes)} sizes, as {sorted(sizes)[:2]}; expected one size for all")
+        raise UserError(
+            f"{where} has images of {len(sizes)} sizes, as {sorted(sizes)[:2]}; expected one size for all"
+        )
     odd = next((image.mode for image in images if image.mode.startswith(("I", "F"))), None)
     if odd:
         raise UserError(f"{where} has an image of mode {odd}; expected images of 8 bits a channel")
@@ -83,7 +92,9 @@ def _numbers(where: str, value: object) -> Tensor:
     try:
         array = _array(where, value)
         if array.dtype.kind not in "biuf":
-            kind = {"O": "objects", "U": "text", "S": "text", "c": "complex numbers"}.get(array.dtype.kind, str(array.dtype))
+            kind = {"O": "objects", "U": "text", "S": "text", "c": "complex numbers"}.get(
+                array.dtype.kind, str(array.dtype)
+            )
             raise UserError(f"{where} holds {kind}; expected an array of real numbers")
         if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
             raise UserError(f"{where} has {array.max()}; expected whole numbers below 2**63")
@@ -105,7 +116,10 @@ def _array(where: str, value: object) -> npt.NDArray[Any]:
             value = torch.stack([torch.as_tensor(item) for item in value])
     if isinstance(value, Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
-            raise UserError(f"{where} is a tensor of layout {value.layout} on {value.device}; expected a dense one with values")
+            raise UserError(
+                f"{where} is a tensor of layout {value.layout} on {value.device}; expected a dense one "
+                "with values"
+            )
         value = value.detach().cpu()
         return (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).numpy()
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -122,9 +136,14 @@ def _examples(who: str, x: Tensor) -> Tensor:
 
 def _labels(who: str, y: Tensor) -> Tensor:
     if y.dim() != 1:
-        raise UserError(f"{who}: y has shape {list(y.shape)}; expected one label for each example, [{len(y)}]")
+        raise UserError(
+            f"{who}: y has shape {list(y.shape)}; expected one label for each example, [{len(y)}]"
+        )
     if y.is_floating_point():
-        raise UserError(f"{who}: y holds {str(y.dtype).removeprefix('torch.')} values; expected whole-number labels from 0")
+        raise UserError(
+            f"{who}: y holds {str(y.dtype).removeprefix('torch.')} values; expected whole-number labels "
+            "from 0"
+        )
     y = y.long()
     if int(y.min()) < 0:
         bad = int((y < 0).nonzero()[0, 0])

@@ -23,7 +23,9 @@ class Partition:
 
     @classmethod
     def of(cls, owners: Integers, clients: int) -> "Partition":
-        return cls(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners + 1, minlength=clients + 1)))
+        return cls(
+            np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners + 1, minlength=clients + 1))
+        )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -42,7 +44,9 @@ class Partition:
     def class_counts(self, labels: ArrayLike) -> Integers:  # [clients, classes]
         labels = _numbers("labels", labels, len(self.order))
         classes = int(labels.max()) + 1
-        return np.bincount(self.owners() * classes + labels, minlength=len(self) * classes).reshape(-1, classes)
+        return np.bincount(self.owners() * classes + labels, minlength=len(self) * classes).reshape(
+            -1, classes
+        )
 
 
 def iid(samples: int, clients: int, seed: int, sizes: ArrayLike | None = None) -> Partition:
@@ -50,7 +54,9 @@ def iid(samples: int, clients: int, seed: int, sizes: ArrayLike | None = None) -
     return Partition.of(rng.stream(seed, "partition", "iid").permutation(owners), clients)
 
 
-def label_skew(labels: ArrayLike, clients: int, delta: float, seed: int, sizes: ArrayLike | None = None) -> Partition:
+def label_skew(
+    labels: ArrayLike, clients: int, delta: float, seed: int, sizes: ArrayLike | None = None
+) -> Partition:
     """Draw each client's mix of classes from Dir(delta). A smaller delta gives clients fewer classes."""
     labels = _numbers("labels", labels)
     room, stock = _sizes(len(labels), clients, sizes), np.unique(labels, return_counts=True)[1]
@@ -142,12 +148,21 @@ def _sizes(samples: int, clients: int, sizes: ArrayLike | None = None) -> Intege
         return samples // clients + (np.arange(clients) < samples % clients).astype(np.int64)
     given = _numbers("sizes", sizes, clients)
     if given.min() < 1 or given.sum() != samples:
-        raise UserError(f"sizes = {given.min()} and more, {given.sum()} in all: expected 1 and more, {samples} in all")
+        raise UserError(
+            f"sizes = {given.min()} and more, {given.sum()} in all: expected 1 and more, {samples} in all"
+        )
     return given
 
 
 def _numbers(field: str, values: ArrayLike, count: int | None = None) -> Integers:
     given = np.asarray(values)
-    if given.ndim != 1 or given.size != (count or given.size or 1) or given.dtype.kind not in "iu" or given.min() < 0:
-        raise UserError(f"{field} = {given.dtype}{list(given.shape)}: expected {count or 'some'} whole numbers from 0")
+    if (
+        given.ndim != 1
+        or given.size != (count or given.size or 1)
+        or given.dtype.kind not in "iu"
+        or given.min() < 0
+    ):
+        raise UserError(
+            f"{field} = {given.dtype}{list(given.shape)}: expected {count or 'some'} whole numbers from 0"
+        )
     return given.astype(np.int64)

@@ -39,7 +39,8 @@ def _verified(source: Path) -> str:
     found = sha256(content).hexdigest()
     if found != SHA256:
         raise UserError(
-            f"{source} has sha256 {found[:12]}…, the text that LEAF preprocesses has {SHA256[:12]}…: it is damaged or another "
+            f"{source} has sha256 {found[:12]}…, the text that LEAF preprocesses has {SHA256[:12]}…: it "
+            "is damaged or another "
             "edition (LEAF goes by the line numbers of this one)"
         )
     return content.decode("utf-8-sig")
@@ -52,7 +53,9 @@ def read(source: Path) -> Arrays:
     place[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
     text = place[np.frombuffer("".join(spoken.values()).encode("ascii", "replace"), np.uint8)]
     if not len(text) or text.min() < 0:
-        raise UserError(f"{source} has a character that is not among LEAF's {len(ALPHABET)}; get the original text")
+        raise UserError(
+            f"{source} has a character that is not among LEAF's {len(ALPHABET)}; get the original text"
+        )
     starts = np.cumsum([0, *(len(words) for words in spoken.values())])
     return {"text": torch.from_numpy(text.astype(np.uint8)), "starts": torch.from_numpy(starts)}
 
@@ -87,11 +90,20 @@ def windows(arrays: Arrays, user: int, first: int, count: int) -> tuple[torch.Te
 def _plays(lines: list[str]) -> list[tuple[str, dict[str, list[str]]]]:
     bylines = [i for i, line in enumerate(lines) if BYLINE in line]
     if len(bylines) < 2:
-        raise UserError(f"the text has {len(bylines)} lines {BYLINE!r}; the complete works have one for every play")
+        raise UserError(
+            f"the text has {len(bylines)} lines {BYLINE!r}; the complete works have one for every play"
+        )
     found = []
     for begin, end in zip(bylines[1:], [*bylines[2:], LAST_LINE + 1], strict=True):  # without the sonnets
         title = next(lines[begin - up].strip() for up in range(2, 8) if lines[begin - up].strip() or up == 7)
-        found.append((title, _roles(lines[begin + 1 : min(end, LAST_LINE + 1)], flush_left=title == "THE COMEDY OF ERRORS")))
+        found.append(
+            (
+                title,
+                _roles(
+                    lines[begin + 1 : min(end, LAST_LINE + 1)], flush_left=title == "THE COMEDY OF ERRORS"
+                ),
+            )
+        )
     return [(title, roles) for title, roles in found if len(roles) > 1]
 
 
@@ -129,14 +141,20 @@ def federation(clients: int, per_client: int, seed: int) -> FederatedData:
     able = torch.nonzero(samples >= per_client + 2 * LENGTH)[:, 0]
     if clients > len(able):
         raise UserError(
-            f"task.clients = {clients}: only {len(able)} roles have the {per_client + 2 * LENGTH} samples that "
+            f"task.clients = {clients}: only {len(able)} roles have the {per_client + 2 * LENGTH} samples "
+            "that "
             f"task.per_client = {per_client} takes; use fewer of either"
         )
     if min(parts) < 1:
-        raise UserError(f"task.per_client = {per_client}: it must leave a sample for the server; expected 8 or more")
+        raise UserError(
+            f"task.per_client = {per_client}: it must leave a sample for the server; expected 8 or more"
+        )
     chosen = able[torch.from_numpy(rng.stream(seed, "shakespeare", "roles").permutation(len(able)))][:clients]
     firsts = [0, parts[0] + LENGTH, parts[0] + parts[1] + 2 * LENGTH]
     train, test, server = (
-        [windows(arrays, int(user), first, count) for user in chosen] for first, count in zip(firsts, parts, strict=True)
+        [windows(arrays, int(user), first, count) for user in chosen]
+        for first, count in zip(firsts, parts, strict=True)
     )
-    return FederatedData(train, test, (torch.cat([x for x, _ in server]), torch.cat([y for _, y in server])), seed=seed)
+    return FederatedData(
+        train, test, (torch.cat([x for x, _ in server]), torch.cat([y for _, y in server])), seed=seed
+    )

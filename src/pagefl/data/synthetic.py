@@ -17,7 +17,9 @@ PER_CLIENT = 375  # 210 for training, 90 for testing, 75 for the server
 BYTES = 4 * 4 * (FEATURES + 2)  # per example: four copies (drawn, split, joined, reordered for the kernels)
 
 
-def synthetic(clients: int, seed: int, alpha: float = 0.0, beta: float = 1.0, theta: float = 0.0) -> FederatedData:
+def synthetic(
+    clients: int, seed: int, alpha: float = 0.0, beta: float = 1.0, theta: float = 0.0
+) -> FederatedData:
     """Draw the data of a federation.
 
     `alpha`: spread of the clients' true models (0: one true model). `beta`: spread of their inputs. `theta`:
@@ -38,7 +40,11 @@ def synthetic(clients: int, seed: int, alpha: float = 0.0, beta: float = 1.0, th
         examples += size
         memory.needs(BYTES * examples, who, instead, room)
         x = own.normal(centre, scale, (size, FEATURES))
-        shift = own.normal(own.normal(0.0, alpha), 1.0, (FEATURES + 1, CLASSES)) if alpha else np.zeros((FEATURES + 1, CLASSES))
+        shift = (
+            own.normal(own.normal(0.0, alpha), 1.0, (FEATURES + 1, CLASSES))
+            if alpha
+            else np.zeros((FEATURES + 1, CLASSES))
+        )
         y = np.argmax(x @ (weights + shift[:-1]) + bias + shift[-1], axis=1)
         everybody.append((torch.from_numpy(x).float(), torch.from_numpy(y)))
     return FederatedData.split(everybody, test=0.24, server=0.2, seed=seed)

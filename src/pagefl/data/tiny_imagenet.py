@@ -47,10 +47,15 @@ class Listing(NamedTuple):
 def verify(source: Path) -> str:
     train, test = _list(source)
     per_class = {
-        part: sorted(set(Counter(label for _, label in files).values())) for part, files in (("t", train), ("v", test))
+        part: sorted(set(Counter(label for _, label in files).values()))
+        for part, files in (("t", train), ("v", test))
     }
     spread = ["–".join(map(str, {counts[0]: 0, counts[-1]: 0})) for counts in per_class.values()]
-    whole = "complete" if (len(train), len(test)) == (500 * CLASSES, 50 * CLASSES) else "a subset of the original's 500 and 50"
+    whole = (
+        "complete"
+        if (len(train), len(test)) == (500 * CLASSES, 50 * CLASSES)
+        else "a subset of the original's 500 and 50"
+    )
     return f"{CLASSES} classes, {spread[0]} training and {spread[1]} validation images of each: {whole}"
 
 
@@ -85,7 +90,14 @@ def _decode(files: Sequence[tuple[str, int]], get: Reader, title: str) -> torch.
     with warnings.catch_warnings(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         done = threads.map(decode, range(len(files)), chunksize=64)
-        for _ in track(done, title, len(files), console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True):
+        for _ in track(
+            done,
+            title,
+            len(files),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+            transient=True,
+        ):
             pass
     return torch.from_numpy(images)
 
@@ -95,10 +107,15 @@ def _image(content: bytes, name: str) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
             if image.size != (SIZE, SIZE):  # known from the header: nothing large is decoded
-                raise UserError(f"tiny-imagenet: {name} has {image.size[0]}×{image.size[1]} pixels; expected {SIZE}×{SIZE}")
+                raise UserError(
+                    f"tiny-imagenet: {name} has {image.size[0]}×{image.size[1]} pixels; expected "
+                    f"{SIZE}×{SIZE}"
+                )
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except (*BOMBS, OSError, SyntaxError) as error:
-        raise UserError(f"tiny-imagenet: {name} is not a whole JPEG file ({error}); get the original again") from error
+        raise UserError(
+            f"tiny-imagenet: {name} is not a whole JPEG file ({error}); get the original again"
+        ) from error
 
 
 def _list(source: Path) -> Listing:
@@ -119,17 +136,24 @@ def _list(source: Path) -> Listing:
         parts = name.split("/")
         if len(parts) == 4 and parts[0] == "train" and parts[2] == "images" and name.endswith(".JPEG"):
             if parts[1] not in labels:
-                raise UserError(f"{source}: train/{parts[1]} is not a class of wnids.txt; get the original again")
+                raise UserError(
+                    f"{source}: train/{parts[1]} is not a class of wnids.txt; get the original again"
+                )
             train.append((name, labels[parts[1]]))
     missing = set(labels.values()) - {label for _, label in train}
     if missing:
         wnid = next(w for w, label in labels.items() if label in missing)
-        raise UserError(f"{source}: train/{wnid}/images has no JPEG, and {len(missing)} of {CLASSES} classes have none")
+        raise UserError(
+            f"{source}: train/{wnid}/images has no JPEG, and {len(missing)} of {CLASSES} classes have none"
+        )
     test = []
     for line in lines("val/val_annotations.txt"):
         name, wnid = (*line.split("\t"), "", "")[:2]
         if f"val/images/{name}" not in names or wnid not in labels:
-            raise UserError(f"{source}: val_annotations.txt names {name!r} of class {wnid!r}, which is not there; get it again")
+            raise UserError(
+                f"{source}: val_annotations.txt names {name!r} of class {wnid!r}, which is not there; get "
+                "it again"
+            )
         test.append((f"val/images/{name}", labels[wnid]))
     if len(test) < 2:
         raise UserError(f"{source}: val_annotations.txt names {len(test)} images; the original names 10,000")
@@ -157,7 +181,8 @@ def _reader(source: Path) -> Reader:
             found = archive.getinfo(f"{FOLDER}/{name}")
             if found.compress_type not in PACKED:
                 raise UserError(
-                    f"{source}: {name} is packed by method {found.compress_type}, the original's are not; get it again"
+                    f"{source}: {name} is packed by method {found.compress_type}, the original's are not; "
+                    "get it again"
                 )
             return _content(archive.open(found), source, name)
         except BROKEN as error:

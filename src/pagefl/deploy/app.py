@@ -36,7 +36,10 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
             "flwr": {
                 "app": {
                     "publisher": "pagefl",
-                    "components": {"serverapp": "federation.server:app", "clientapp": "federation.client:app"},
+                    "components": {
+                        "serverapp": "federation.server:app",
+                        "clientapp": "federation.client:app",
+                    },
                     "config": {"spec": spec.toml(), "out": out, "data": data},
                 }
             }

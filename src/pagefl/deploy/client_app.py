@@ -31,7 +31,9 @@ def train(message: Message, context: Context) -> Message:
     node, orders, _ = _open(message, context)
     upload, told = node.answer(orders)
     asked = message.content[wire.ASK]
-    return Message(wire.pack(upload, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message)
+    return Message(
+        wire.pack(upload, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message
+    )
 
 
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
@@ -55,5 +57,7 @@ def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
 def _number(given: object, spec: RunSpec) -> int:
     clients = spec.task["clients"]
     if not isinstance(given, int) or not 0 <= given < clients:
-        raise UserError(f"--node-config client={given}: expected a number from 0 to {clients - 1}, this node's own")
+        raise UserError(
+            f"--node-config client={given}: expected a number from 0 to {clients - 1}, this node's own"
+        )
     return given

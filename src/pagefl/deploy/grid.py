@@ -56,7 +56,8 @@ class GridNodes:
             told |= self._introduce(orders)
         if len(self.numbers) < self.spec.deploy.fewest * self.clients:
             raise UserError(
-                f"{len(self.numbers)} of {self.clients} clients came within deploy.patience = {self.spec.deploy.patience} "
+                f"{len(self.numbers)} of {self.clients} clients came within deploy.patience = "
+                f"{self.spec.deploy.patience} "
                 "seconds; start the nodes that are missing and give the same command again"
             )
         self.begun = True
@@ -101,7 +102,8 @@ class GridNodes:
         asked = [number for number in orders.clients.tolist() if number in here]
         content = wire.pack_orders(orders, self.run)
         messages = [
-            Message(content, dst_node_id=here[number], message_type=MessageType.TRAIN, group_id=str(round)) for number in asked
+            Message(content, dst_node_id=here[number], message_type=MessageType.TRAIN, group_id=str(round))
+            for number in asked
         ]
         waiting = dict(zip(self.grid.push_messages(messages), asked, strict=True))
         replies, refused = {}, {}
@@ -159,5 +161,7 @@ def _content(reply: Message | None) -> RecordDict:
     if reply is None:
         raise wire.Refused("its reply cannot be read")
     if reply.has_error():
-        raise wire.Refused(f"it answers with an error: {wire.quoted(reply.error.reason or f'code {reply.error.code}')}")
+        raise wire.Refused(
+            f"it answers with an error: {wire.quoted(reply.error.reason or f'code {reply.error.code}')}"
+        )
     return reply.content

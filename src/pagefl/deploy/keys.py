@@ -25,7 +25,8 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
     """Make all of them, for a server with these names and addresses. Existing keys are never replaced."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(
-            f"out = {folder}: the folder is not empty, and new keys would lock out who has old ones; choose another"
+            f"out = {folder}: the folder is not empty, and new keys would lock out who has old ones; "
+            "choose another"
         )
     for host in hosts:
         if not host.isascii() or not 0 < len(host) <= 64:  # limits of a certificate
@@ -41,9 +42,13 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
     server = _certificate(name, ca_name, server_key, ca_key)
     server = server.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    server = server.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+    server = server.add_extension(
+        x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False
+    )
     server = server.add_extension(_usage(signs=False), critical=True)
-    server = server.add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    server = server.add_extension(
+        x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+    )
     pem = serialization.Encoding.PEM
     written = [
         _secret(folder / CA_KEY, _private(ca_key, serialization.PrivateFormat.PKCS8)),
@@ -52,7 +57,9 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
     ]
     for number in range(nodes):
         key = ec.generate_private_key(ec.SECP384R1())  # the curve that Flower's nodes use
-        openssh = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        openssh = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
         path = folder / node_key(number)
         written += [
             _secret(path, _private(key, serialization.PrivateFormat.OpenSSH)),
@@ -73,13 +80,22 @@ def _certificate(
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=DAYS))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
     )
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
     no = dict.fromkeys(
-        ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"],
+        [
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ],
         False,
     )
     return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **no)

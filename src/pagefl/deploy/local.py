@@ -48,7 +48,11 @@ class Local:
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         app.check_path("out", str(folder))
-        needs(spec.task["clients"] * NODE_BYTES, f"--nodes {spec.task['clients']}: their processes", "use fewer nodes")
+        needs(
+            spec.task["clients"] * NODE_BYTES,
+            f"--nodes {spec.task['clients']}: their processes",
+            "use fewer nodes",
+        )
         self.spec, self.folder = spec, folder.resolve()
         self.own = self.folder / "deploy"
         self.keys, self.data, self.logs = self.own / "keys", self.own / "data", self.own / "logs"
@@ -59,7 +63,9 @@ class Local:
     def prepare(self) -> None:
         """Write keys, data and the app. What exists already is kept."""
         if (self.own / "app").exists() and app.spec_of(self.own / "app") != self.spec:
-            raise UserError(f"out = {self.folder}: it holds a federation of another spec; choose another directory")
+            raise UserError(
+                f"out = {self.folder}: it holds a federation of another spec; choose another directory"
+            )
         if not (self.own / "app").exists() and (self.folder / SPEC).exists():
             raise UserError(f"out = {self.folder}: it holds a simulation; choose another directory")
         for path in (self.logs, self.own / "home"):
@@ -70,7 +76,11 @@ class Local:
             parties.write(split(self.spec.make_task(), self.spec), self.data)
         if not (self.own / "app").exists():
             app.write(self.spec, self.own / "app", str(self.folder), str(self.data / parties.SERVER))
-        connection = {"address": self.address, "root-certificates": str(self.keys / keys.CA), "insecure": False}
+        connection = {
+            "address": self.address,
+            "root-certificates": str(self.keys / keys.CA),
+            "insecure": False,
+        }
         known = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (self.own / "home" / "config.toml").write_text(tomli_w.dumps(known), encoding="utf-8")
 
@@ -129,10 +139,16 @@ class Local:
 
     def flwr(self, *arguments: str) -> str:
         done = subprocess.run(  # noqa: S603 (our own arguments)
-            [str(PROGRAMS / "flwr"), *arguments], env=self._environment(), capture_output=True, text=True, check=False
+            [str(PROGRAMS / "flwr"), *arguments],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
-            raise UserError(f"flwr {arguments[0]} failed: {' '.join((done.stderr + done.stdout).split())[-400:]}")
+            raise UserError(
+                f"flwr {arguments[0]} failed: {' '.join((done.stderr + done.stdout).split())[-400:]}"
+            )
         return done.stdout
 
     def kill(self, name: str) -> None:
@@ -164,7 +180,9 @@ class Local:
             for path in Path("/proc").glob("[0-9]*/environ"):
                 with suppress(OSError):
                     program = (path.parent / "cmdline").read_bytes()
-                    if mark in path.read_bytes().split(b"\0") and (b"/flwr" in program or b"/flower-" in program):
+                    if mark in path.read_bytes().split(b"\0") and (
+                        b"/flwr" in program or b"/flower-" in program
+                    ):
                         os.kill(int(path.parent.name), signal.SIGKILL)
                         found = True
             sleep(0.1 if found else 0)
@@ -198,9 +216,14 @@ class Local:
             if over:
                 break
             if not alive and (served or monotonic() - begun > START_SECONDS):
-                raise UserError(f"the server has died; the same command goes on from its checkpoint (logs: {self.logs})")
+                raise UserError(
+                    f"the server has died; the same command goes on from its checkpoint (logs: {self.logs})"
+                )
             if self._dead("superlink"):
-                raise UserError(f"the SuperLink has died; the same command goes on from the checkpoint (logs: {self.logs})")
+                raise UserError(
+                    "the SuperLink has died; the same command goes on from the checkpoint (logs: "
+                    f"{self.logs})"
+                )
             sleep(LOOK_SECONDS)
         if problem := json.loads((self.folder / OUTCOME).read_text())["problem"]:
             raise UserError(problem)
@@ -216,7 +239,11 @@ class Local:
         return self.processes[name].poll() is not None
 
     def _environment(self) -> dict[str, str]:
-        own = {"FLWR_HOME": str(self.own / "home"), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+        own = {
+            "FLWR_HOME": str(self.own / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+        }
         return {**os.environ, **own, "PATH": f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 

@@ -89,4 +89,6 @@ class Node:
                     previous.replace(current)
                 self.leaders.load(tensors)
                 return
-        raise UserError(f"{self.folder}: there is no state from before round {round}; restore it, or start a new run")
+        raise UserError(
+            f"{self.folder}: there is no state from before round {round}; restore it, or start a new run"
+        )

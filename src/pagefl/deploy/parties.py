@@ -27,14 +27,23 @@ def write(data: Splits, folder: Path) -> None:
     augment = {"augment": data.train.augment.__name__} if data.train.augment else None
     own = {"train": data.train, "test": data.test, **({"holdout": data.holdout} if data.holdout else {})}
     for i in range(len(data.train)):
-        save_file(_flat({role: examples.client(i) for role, examples in own.items()}), folder / client_file(i), augment)
-    public = {role: (examples.x, examples.y) for role, examples in (("game", data.game), ("server_test", data.server_test))}
+        save_file(
+            _flat({role: examples.client(i) for role, examples in own.items()}),
+            folder / client_file(i),
+            augment,
+        )
+    public = {
+        role: (examples.x, examples.y)
+        for role, examples in (("game", data.game), ("server_test", data.server_test))
+    }
     save_file(_flat(public), folder / SERVER)
 
 
 def _flat(parts: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     return {
-        f"{role}.{side}": value.contiguous() for role, pair in parts.items() for side, value in zip("xy", pair, strict=True)
+        f"{role}.{side}": value.contiguous()
+        for role, pair in parts.items()
+        for side, value in zip("xy", pair, strict=True)
     }
 
 
@@ -53,7 +62,9 @@ def read_server(path: Path) -> ServerData:
     return ServerData(*(Examples.of([tensors[role]]) for role in ("game", "server_test")))
 
 
-def _read(path: Path, roles: list[str], perhaps: Sequence[str] = ()) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, str]]:
+def _read(
+    path: Path, roles: list[str], perhaps: Sequence[str] = ()
+) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, str]]:
     wanted = [f"{role}.{side}" for role in roles for side in "xy"]
     try:
         regular(path)
@@ -62,19 +73,27 @@ def _read(path: Path, roles: list[str], perhaps: Sequence[str] = ()) -> tuple[di
             roles = [*roles, *(role for role in perhaps if role not in roles and f"{role}.x" in file.keys())]  # noqa: SIM118
             wanted = [f"{role}.{side}" for role in roles for side in "xy"]
             if missing := [name for name in wanted if name not in file.keys()]:  # noqa: SIM118 (not a dict)
-                raise UserError(f"data = {path}: it has no {', '.join(missing)}; expected a safetensors file with {wanted}")
+                raise UserError(
+                    f"data = {path}: it has no {', '.join(missing)}; expected a safetensors file with "
+                    f"{wanted}"
+                )
             tensors = {name: file.get_tensor(name) for name in wanted}
     except UserError:
         raise
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"data = {path}: it cannot be read ({error}); expected a safetensors file with {wanted}") from error
+        raise UserError(
+            f"data = {path}: it cannot be read ({error}); expected a safetensors file with {wanted}"
+        ) from error
     pairs = {role: (tensors[f"{role}.x"], tensors[f"{role}.y"]) for role in roles}
     for role, (x, y) in pairs.items():
         if y.dim() != 1 or not len(y) or len(x) != len(y) or y.dtype != torch.int64 or int(y.min()) < 0:
             raise UserError(
-                f"data = {path}: {role} has x of shape {list(x.shape)} and y of shape {list(y.shape)}, {y.dtype}; "
+                f"data = {path}: {role} has x of shape {list(x.shape)} and y of shape {list(y.shape)}, "
+                f"{y.dtype}; "
                 "expected n > 0 examples and n labels from 0, int64"
             )
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            raise UserError(f"data = {path}: {role}.x has values that are NaN or infinite; all must be finite")
+            raise UserError(
+                f"data = {path}: {role}.x has values that are NaN or infinite; all must be finite"
+            )
     return pairs, facts

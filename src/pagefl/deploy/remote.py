@@ -67,7 +67,8 @@ class RemoteClients:
         if len(replies.good) < self.settings.fewest * asked:
             raise UserError(
                 f"round {orders.round}: {len(replies.good)} of {asked} clients answered, and deploy.fewest = "
-                f"{self.settings.fewest}; start the nodes that are missing and give the same command again: it goes on from "
+                f"{self.settings.fewest}; start the nodes that are missing and give the same command "
+                "again: it goes on from "
                 "its checkpoint"
             )
         refused = {**replies.refused, **self._refused(replies.good)}
@@ -76,7 +77,9 @@ class RemoteClients:
         good = {number: reply for number, reply in sorted(replies.good.items()) if number not in refused}
 
         def rows(names: Set[str]) -> State:
-            return {name: torch.stack([reply.arrays[name] for reply in good.values()]) for name in names if good}
+            return {
+                name: torch.stack([reply.arrays[name] for reply in good.values()]) for name in names if good
+            }
 
         told = self._table({number: reply.told for number, reply in good.items()})
         absent = {"missing": replies.missing, "late": replies.late}
@@ -96,7 +99,9 @@ class RemoteClients:
         model, nor one transition the policy.
         """
         refused = {
-            number: reason for number, reply in replies.items() if (reason := implausible(reply.told, UNTOLD_IN_A_ROUND))
+            number: reason
+            for number, reply in replies.items()
+            if (reason := implausible(reply.told, UNTOLD_IN_A_ROUND))
         }
         for what, names in (("experience", self.experience), ("upload", self.uploads)):
             norms = {number: _norm(reply.arrays, names) for number, reply in replies.items()}

@@ -38,7 +38,13 @@ def main(grid: Grid, context: Context) -> None:
     with (out / LOCK).open("w") as held, (out / LOG).open("a", buffering=1, encoding="utf-8") as log:
         fcntl.lockf(held, fcntl.LOCK_EX)
         try:
-            serve(grid, str(context.run_config["spec"]), Path(str(context.run_config["data"])), out, partial(print, file=log))
+            serve(
+                grid,
+                str(context.run_config["spec"]),
+                Path(str(context.run_config["data"])),
+                out,
+                partial(print, file=log),
+            )
             write_whole(out / OUTCOME, json.dumps({"problem": None}))
         except Exception as error:
             sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
@@ -67,17 +73,26 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         make_module = partial(task.fresh_module, spec.seed)
         # A stop takes effect at once: without its SuperLink the server would wait for the end of the round.
         return loop(
-            Game(follower, remote), half.data, make_module, spec, RunDirectory(out, spec.toml()), lambda entry: None, say
+            Game(follower, remote),
+            half.data,
+            make_module,
+            spec,
+            RunDirectory(out, spec.toml()),
+            lambda entry: None,
+            say,
         )
 
 
 def _check(spec: RunSpec, out: Path) -> None:
     if spec.stop == "equilibrium":
         raise UserError(
-            'stop = "equilibrium": the server of a deployment does not see the clients\' own models; expected "rounds"'
+            'stop = "equilibrium": the server of a deployment does not see the clients\' own models; '
+            'expected "rounds"'
         )
     if spec.reward == "weighted-local" and "loss" not in spec.deploy.tells:
-        raise UserError(f'deploy.tells = {spec.deploy.tells}: reward = "weighted-local" needs "loss" among them')
+        raise UserError(
+            f'deploy.tells = {spec.deploy.tells}: reward = "weighted-local" needs "loss" among them'
+        )
     if (out / SPEC).exists() and (out / SPEC).read_text() != spec.toml():
         raise UserError(f"{out} holds a run of another spec; choose another directory")
 

@@ -29,5 +29,8 @@ def implausible(told: Mapping[str, float], untold: Set[str]) -> str | None:
             if name not in untold:
                 return f"it does not tell its {name}"
         elif not low <= value <= high or (name in WHOLE and value % 1):
-            return f"its {name} is {value:.6g}, expected {'a whole number ' if name in WHOLE else ''}from {low:g} to {high:g}"
+            return (
+                f"its {name} is {value:.6g}, expected {'a whole number ' if name in WHOLE else ''}from "
+                f"{low:g} to {high:g}"
+            )
     return None

@@ -24,7 +24,9 @@ class Refused(Exception):
 
 
 def pack(
-    arrays: State, numbers: Mapping[str, float] | None = None, ask: Mapping[str, int | float | str] | None = None
+    arrays: State,
+    numbers: Mapping[str, float] | None = None,
+    ask: Mapping[str, int | float | str] | None = None,
 ) -> RecordDict:
     records = RecordDict({ARRAYS: ArrayRecord({name: _array(value) for name, value in arrays.items()})})
     if numbers is not None:
@@ -42,7 +44,9 @@ def pack_orders(orders: Orders, run: str) -> RecordDict:
     return pack({**orders.sent, **orders.policy}, ask=ask)
 
 
-def orders(records: RecordDict, number: int, sent: Mapping[str, torch.Size], policy: Mapping[str, torch.Size]) -> Orders:
+def orders(
+    records: RecordDict, number: int, sent: Mapping[str, torch.Size], policy: Mapping[str, torch.Size]
+) -> Orders:
     """The orders, on the node of client `number`. `sent`, `policy`: the arrays that are expected."""
     found, ask = arrays(records, {**sent, **policy}), records[ASK]
     assert isinstance(ask, ConfigRecord)

@@ -38,28 +38,42 @@ def _task(name: str, module: Callable[[], nn.Module], data: Callable[[], Splits]
             with torch.device("meta"):
                 size = sum(parameter.nbytes for parameter in module().parameters())
         except RuntimeError as error:  # larger than torch can count
-            raise UserError(f"task = {name}: the model is too large: {shortened(str(error))}; use a smaller one") from None
+            raise UserError(
+                f"task = {name}: the model is too large: {shortened(str(error))}; use a smaller one"
+            ) from None
         needs(size, f"task = {name}: the weights of one model", "use a smaller one")
         return module()
 
     return Task(name, made, data)
 
 
-def synthetic(seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0) -> Task:
+def synthetic(
+    seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0
+) -> Task:
     """Logistic regression on Synthetic(alpha, beta), 30 features, 30 classes, 375 examples a client.
 
-    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; generated as by Acar et al., ICLR 2021.
+    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; generated as by Acar et al., ICLR
+    2021.
 
     clients: number of clients
     alpha: spread of the clients' own true models; 0 for one true model
     beta: spread of the clients' inputs
     theta: spread of the clients' data sizes (log-normal)
     """
-    return _task("synthetic", lambda: logistic(FEATURES, CLASSES), lambda: synthetic_data(clients, seed, alpha, beta, theta))
+    return _task(
+        "synthetic",
+        lambda: logistic(FEATURES, CLASSES),
+        lambda: synthetic_data(clients, seed, alpha, beta, theta),
+    )
 
 
 def synthetic_mlp(
-    seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0, hidden: Count = 64
+    seed: int,
+    clients: Count = 100,
+    alpha: Spread = 0.0,
+    beta: Spread = 1.0,
+    theta: Spread = 0.0,
+    hidden: Count = 64,
 ) -> Task:
     """Synthetic with one hidden layer: a small model that has a body and a head.
 
@@ -70,7 +84,9 @@ def synthetic_mlp(
     hidden: units of the hidden layer
     """
     return _task(
-        "synthetic-mlp", lambda: Mlp(FEATURES, CLASSES, hidden), lambda: synthetic_data(clients, seed, alpha, beta, theta)
+        "synthetic-mlp",
+        lambda: Mlp(FEATURES, CLASSES, hidden),
+        lambda: synthetic_data(clients, seed, alpha, beta, theta),
     )
 
 

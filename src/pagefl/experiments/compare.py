@@ -53,7 +53,9 @@ def gather(sources: Sequence[str | Path | Run], say: Say) -> list[Recorded]:
             say(f"left out: {path}: no run in it" + (" that is not already counted" if found else ""))
         found += map(_on_disk, directories)
     if not found:
-        raise UserError("compare: no run found; expected directories that `pagefl run` or `pagefl sweep` made")
+        raise UserError(
+            "compare: no run found; expected directories that `pagefl run` or `pagefl sweep` made"
+        )
     return found
 
 
@@ -121,7 +123,9 @@ def _varied(flat: Sequence[Flat], groups: Sequence[Hashable]) -> dict[Hashable, 
     for group, own in zip(groups, flat, strict=True):
         other = first.setdefault(group, own)
         found[group] |= {
-            key for key in own.keys() | other.keys() if key not in own or key not in other or own[key] != other[key]
+            key
+            for key in own.keys() | other.keys()
+            if key not in own or key not in other or own[key] != other[key]
         }
     return found
 
@@ -131,7 +135,9 @@ def _call(name: str, own: Flat, keys: set[str]) -> str:
 
 
 def _flat(raw: dict[str, Any], prefix: str = "") -> Flat:
-    parts = (_flat(v, f"{prefix}{key}.") if isinstance(v, dict) else {prefix + key: v} for key, v in raw.items())
+    parts = (
+        _flat(v, f"{prefix}{key}.") if isinstance(v, dict) else {prefix + key: v} for key, v in raw.items()
+    )
     return {key: value for part in parts for key, value in part.items()}
 
 
@@ -154,7 +160,9 @@ def _on_disk(path: Path) -> Recorded:
     try:
         statistics.curves(rounds)
     except (AttributeError, TypeError, ValueError):
-        raise UserError(f"{path / record.ROUNDS}: an accuracy is not a number; the records are damaged") from None
+        raise UserError(
+            f"{path / record.ROUNDS}: an accuracy is not a number; the records are damaged"
+        ) from None
     finished = len(rounds) >= spec.rounds
     if not finished and spec.stop == "equilibrium":
         facts = record.newest_facts(path)
@@ -164,7 +172,9 @@ def _on_disk(path: Path) -> Recorded:
 
 def _in_memory(run: Run, name: str) -> Recorded:
     if not isinstance(run.settings, RunSpec):
-        raise UserError(f"compare: {name} has no spec; expected what `pagefl.run` returned, or a run directory")
+        raise UserError(
+            f"compare: {name} has no spec; expected what `pagefl.run` returned, or a run directory"
+        )
     return Recorded(name, run.settings, run.rounds, run.over)
 
 
@@ -174,5 +184,6 @@ def _check_copy(first: Recorded, other: Recorded) -> None:
     for name, curve in again.items():
         if not np.array_equal(told[name][: len(curve)], curve, equal_nan=True):
             raise UserError(
-                f"{first.name} and {other.name} have the same settings and seed but different records ({name}); leave one out"
+                f"{first.name} and {other.name} have the same settings and seed but different records "
+                f"({name}); leave one out"
             )

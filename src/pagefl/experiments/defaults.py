@@ -7,7 +7,9 @@ Number = float | int
 USUAL: Mapping[str, Number] = {"lr": 0.1, "epochs": 5}  # for tasks without settings
 
 
-def players_within(lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, tau: float) -> dict[str, dict[str, Number]]:
+def players_within(
+    lr_min: float, lr_max: float, critic_lr: float, actor_lr: float, tau: float
+) -> dict[str, dict[str, Number]]:
     """Defaults of players: the ranges of their moves, and how PAGE's agents learn."""
     ranges: dict[str, Number] = {"lr_min": lr_min, "lr_max": lr_max, "epochs_max": 20}
     return {

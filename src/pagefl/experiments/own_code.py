@@ -29,7 +29,9 @@ def find(kind: str, name: str) -> type:
     except UserError:
         raise
     except Exception as error:  # a user's own module may raise anything
-        raise UserError(f"{kind} = {name!r}: {module} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"{kind} = {name!r}: {module} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     finally:
         sys.path.remove("")
     base = KINDS[kind]
@@ -45,6 +47,7 @@ def check_named(kind: str, recorded: object, given: object, where: str) -> None:
     """
     if is_own(recorded) and given != recorded:
         raise UserError(
-            f"{where} uses {kind} = {recorded!r}, which is code of your own machine; if you trust it, name it again: {kind} = "
+            f"{where} uses {kind} = {recorded!r}, which is code of your own machine; if you trust it, "
+            f"name it again: {kind} = "
             f"{recorded!r} (on the command line: --{kind} {recorded})"
         )

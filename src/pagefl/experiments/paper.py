@@ -150,9 +150,14 @@ FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and
 def _on_every_task(methods: Iterable[str], shows: tuple[Columns, ...] = Panel.shows) -> tuple[Panel, ...]:
     panels = []
     for task in PAPER_TASKS:
-        able = [method for method in methods if method in TABLE1[task]]  # a logistic model has no body to share
+        # a logistic model has no body to share
+        able = [method for method in methods if method in TABLE1[task]]
         panels.append(
-            Panel(task, {method: Row({"algorithm": method}, _published(task, method)) for method in able}, shows=shows)
+            Panel(
+                task,
+                {method: Row({"algorithm": method}, _published(task, method)) for method in able},
+                shows=shows,
+            )
         )
     return tuple(panels)
 
@@ -170,7 +175,8 @@ def _skewed() -> tuple[Panel, ...]:
             "cifar100",
             {
                 method: Row(
-                    {"algorithm": method, f"task.{name}": value}, Published(TABLE3[method][2 * at], TABLE3[method][2 * at + 1])
+                    {"algorithm": method, f"task.{name}": value},
+                    Published(TABLE3[method][2 * at], TABLE3[method][2 * at + 1]),
                 )
                 for method in PERSONAL
             },
@@ -203,7 +209,10 @@ TABLES: dict[str, Table] = {
             ),
             Panel(
                 "cifar100",
-                {ratio: Row({"algorithm": "page", "bias": ratio}, numbers) for ratio, numbers in TABLE4_BIAS.items()},
+                {
+                    ratio: Row({"algorithm": "page", "bias": ratio}, numbers)
+                    for ratio, numbers in TABLE4_BIAS.items()
+                },
                 about="reward ratio server:clients",
                 shows=("accuracy", "clients", "convergence", "differences"),
                 laptop="synthetic",  # PAGE's agents learn over hundreds of rounds

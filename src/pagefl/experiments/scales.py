@@ -47,7 +47,9 @@ def experiment(name: str, scale: Scale) -> Experiment:
 def _block(panel: Panel, scale: Scale) -> Block:
     task = panel.laptop if panel.laptop and scale == "laptop" else panel.task
     rows = {label: _runs(task, row.settings, scale) for label, row in panel.rows.items()}
-    published = {label: row.published for label, row in panel.rows.items() if row.published and task == panel.task}
+    published = {
+        label: row.published for label, row in panel.rows.items() if row.published and task == panel.task
+    }
     return Block(f"{task}, {panel.about}" if panel.about else task, task, rows, published, panel.shows)
 
 

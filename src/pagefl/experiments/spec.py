@@ -36,7 +36,9 @@ OLD_NAMES = {"landing": "decay"}  # players' settings, as version 0.1.0 called t
 
 class RunSpec(Settings):
     task: Raw = Field({"name": "synthetic"}, description="name, and the task's own settings")
-    algorithm: Raw = Field({"name": defaults.DEFAULT_ALGORITHM}, description="name, and the algorithm's own settings")
+    algorithm: Raw = Field(
+        {"name": defaults.DEFAULT_ALGORITHM}, description="name, and the algorithm's own settings"
+    )
     players: Raw = Field({"name": "fixed"}, description="name, and the players' own settings")
 
     @property
@@ -64,8 +66,14 @@ class RunSpec(Settings):
         """Settings that were given but change nothing, in a sentence each."""
         players, fair = self.players["name"], DemandRatio()
         said = []
-        if players in PLAYERS and not PLAYERS[players].uses_demand and any(bias != fair for _, bias in self.shifts()):
-            said.append(f"bias = {shown(self.bias)}: players {players} do not learn from it; it changes nothing")
+        if (
+            players in PLAYERS
+            and not PLAYERS[players].uses_demand
+            and any(bias != fair for _, bias in self.shifts())
+        ):
+            said.append(
+                f"bias = {shown(self.bias)}: players {players} do not learn from it; it changes nothing"
+            )
         if players == "fixed" and self.freeze:
             said.append(f"freeze = {self.freeze}: fixed players change no factor; it changes nothing")
         return said
@@ -75,7 +83,9 @@ class RunSpec(Settings):
         return dump(self.model_dump())
 
 
-def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = None, players: Players | None = None) -> RunSpec:
+def resolve(
+    raw: Raw, task: Task | None = None, algorithm: Algorithm | None = None, players: Players | None = None
+) -> RunSpec:
     """Complete a spec: the user's settings override the algorithm's, which override the task's.
 
     `task`, `algorithm` and `players`: the user's own objects. The spec contains their names.
@@ -97,9 +107,13 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
         raw |= _without_nickname(raw["algorithm"], raw["players"])
     given = raw["players"] = {OLD_NAMES.get(name, name): value for name, value in raw["players"].items()}
     if players is not None:
-        raw["players"] = _stands_for("players", given, {"name": type(players).__name__.lower(), **_arguments(players)})
+        raw["players"] = _stands_for(
+            "players", given, {"name": type(players).__name__.lower(), **_arguments(players)}
+        )
     else:
-        raw["players"] = _resolve_own("players", given, PLAYERS, usual=players_of(raw["task"]["name"], of_task))
+        raw["players"] = _resolve_own(
+            "players", given, PLAYERS, usual=players_of(raw["task"]["name"], of_task)
+        )
     least, most = raw["players"].get("lr_min", 0.0), raw["players"].get("lr_max", math.inf)
     if least >= most:
         raise UserError(f"players.lr_min = {least}: it should be less than players.lr_max = {most}")
@@ -111,7 +125,11 @@ def resolve(raw: Raw, task: Task | None = None, algorithm: Algorithm | None = No
         raw["algorithm"] = _resolve_own("algorithm", raw["algorithm"], ALGORITHMS, usual=played)
     changed = defaults.ALGORITHMS.get(raw["algorithm"]["name"], {})
     spec = _validate(RunSpec, {**of_task, **changed, **raw})
-    wider = {name: value for name, value in _reaching(spec).items() if name not in given} if players is None else {}
+    wider = (
+        {name: value for name, value in _reaching(spec).items() if name not in given}
+        if players is None
+        else {}
+    )
     return spec.model_copy(update={"players": {**spec.players, **wider}}) if wider else spec
 
 
@@ -199,7 +217,8 @@ def put(raw: Raw, name: str, value: Any) -> None:
         raw[table] = {**given, own: value}
     elif table:
         raise UserError(
-            f"{shortened(name)} = {shown(value)}: {shortened(table)} is not a table; tables are {', '.join(TABLES)} and deploy"
+            f"{shortened(name)} = {shown(value)}: {shortened(table)} is not a table; tables are "
+            f"{', '.join(TABLES)} and deploy"
         )
     else:
         raw[name] = value
@@ -246,7 +265,8 @@ def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
     players = {"name": meaning["players"], **players}
     if players["name"] != meaning["players"]:
         raise UserError(
-            f"players = {shown(players['name'])}: algorithm = {nickname!r} means {meaning['algorithm']} with players "
+            f"players = {shown(players['name'])}: algorithm = {nickname!r} means {meaning['algorithm']} "
+            "with players "
             f"{meaning['players']}; leave players out, or choose algorithm = {meaning['algorithm']!r}"
         )
     return {"algorithm": {**algorithm, "name": meaning["algorithm"]}, "players": players}
@@ -256,9 +276,12 @@ def _stands_for(kind: str, given: Raw, own: Raw) -> Raw:
     """The settings of a user's own object. Other values are refused, because they would be ignored."""
     for name, value in given.items():
         if name not in own or own[name] != value:
-            has = f"has {_name(name)} = {shown(own[name])}" if name in own else f"has no setting {shown(name)}"
+            has = (
+                f"has {_name(name)} = {shown(own[name])}" if name in own else f"has no setting {shown(name)}"
+            )
             raise UserError(
-                f"{kind}.{_name(name)} = {shown(value)}: your own {kind} {own['name']!r} {has}; change the object instead"
+                f"{kind}.{_name(name)} = {shown(value)}: your own {kind} {own['name']!r} {has}; change "
+                "the object instead"
             )
     return own
 
@@ -285,7 +308,8 @@ def _builder(kind: str, name: str, registry: Mapping[str, Callable[..., Any]]) -
         valid = [*registry, *(defaults.NICKNAMES if kind == "algorithm" else ())]
         own = f", or {kind} of your own as module:Class" if kind in own_code.KINDS else ""
         raise UserError(
-            f"{kind} = {shown(name)}: there is no such {kind}{_meant(name, valid)}; expected one of {', '.join(valid)}{own}"
+            f"{kind} = {shown(name)}: there is no such {kind}{_meant(name, valid)}; expected one of "
+            f"{', '.join(valid)}{own}"
         )
     return registry[name]
 

@@ -86,7 +86,10 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, Any] = {"method": method, "seeds": len(own)}
         row["unfinished"] = int((frame["method"] == method).sum()) - len(own)
         for metric in METRICS:
-            row[f"{metric}_mean"], row[f"{metric}_std"] = own[metric].mean(skipna=False), own[metric].std(skipna=False)
+            row[f"{metric}_mean"], row[f"{metric}_std"] = (
+                own[metric].mean(skipna=False),
+                own[metric].std(skipna=False),
+            )
         for side in SIDES:
             row[f"{side}_seeds_converged"] = int(own[f"{side}_converged"].count())
             for what in ("converged", "plateau"):
@@ -127,7 +130,9 @@ def converged(curve: Curve) -> Plateau | None:
 
 def difference(frame: pd.DataFrame, method: str, other: str, metric: str) -> Difference:
     """The difference, paired by seed: the data of a seed are equally hard for both methods."""
-    ours, theirs = (frame[frame["method"] == name].set_index("seed")[metric].astype(float) for name in (method, other))
+    ours, theirs = (
+        frame[frame["method"] == name].set_index("seed")[metric].astype(float) for name in (method, other)
+    )
     assert all(own.index.is_unique for own in (ours, theirs)), "a seed counts once"
     shared = ours.index.intersection(theirs.index)
     gains = ours[shared].to_numpy() - theirs[shared].to_numpy()

@@ -62,8 +62,14 @@ def name_of(spec: RunSpec) -> str:
 def grid(raw: specs.Raw) -> list[RunSpec]:
     """Every combination of the lists under `sweep`. The other settings are the same for all."""
     lists = raw.get("sweep", {})
-    if not isinstance(lists, dict) or not lists or not all(isinstance(values, list) and values for values in lists.values()):
-        raise UserError('sweep: expected a table of lists, such as algorithm = ["fedavg", "page"] and seed = [0, 1, 2]')
+    if (
+        not isinstance(lists, dict)
+        or not lists
+        or not all(isinstance(values, list) and values for values in lists.values())
+    ):
+        raise UserError(
+            'sweep: expected a table of lists, such as algorithm = ["fedavg", "page"] and seed = [0, 1, 2]'
+        )
     common = {name: value for name, value in raw.items() if name != "sweep"}
     found = []
     for choice in product(*lists.values()):
@@ -74,7 +80,9 @@ def grid(raw: specs.Raw) -> list[RunSpec]:
     return found
 
 
-def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch = lambda progress: None) -> Progress:
+def run_missing(
+    wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch = lambda progress: None
+) -> Progress:
     """Run until every run has finished or failed. A Ctrl-C stops after the current rounds."""
     entries = {name_of(spec): spec for spec in wanted}
     progress = Progress(len(entries), sum(spec.rounds for spec in entries.values()))
@@ -87,7 +95,9 @@ def run_missing(wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch
 
     def start(name: str) -> None:
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(theirs, entries[name].model_dump(), str(folder / name), workers))
+        process = context.Process(
+            target=_work, args=(theirs, entries[name].model_dump(), str(folder / name), workers)
+        )
         with _no_main_module():
             process.start()
         theirs.close()
@@ -153,7 +163,9 @@ def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
         round_seconds = _a_round(first, few) * clients / few
         if round_seconds < QUICK_SECONDS:
             round_seconds = _a_round(first, clients)
-        seconds[what] = round_seconds * sum(spec.rounds - rounds_done(folder / name_of(spec)) for spec in specs_of)
+        seconds[what] = round_seconds * sum(
+            spec.rounds - rounds_done(folder / name_of(spec)) for spec in specs_of
+        )
     return seconds
 
 
@@ -231,7 +243,13 @@ def _work(pipe: Connection, raw: dict[str, Any], folder: str, workers: int) -> N
     """Run one spec in its own process."""
     spec, path = RunSpec(**{**raw, "workers": workers}), Path(folder)
     try:
-        done = play(spec.make_task(), spec.make_algorithm(), spec, spec.make_players(), RunDirectory(path, spec.toml()))
+        done = play(
+            spec.make_task(),
+            spec.make_algorithm(),
+            spec,
+            spec.make_players(),
+            RunDirectory(path, spec.toml()),
+        )
         if done.over:
             (path / FINISHED).touch()
         pipe.send(None)

@@ -23,9 +23,13 @@ from .tasks import players_of
 def ranges_of(spec: RunSpec) -> Ranges:
     """The ranges of moves: those of the players, or the paper's if players have none."""
     given: dict[str, Any] = {
-        name: spec.players[name] for name in ("lr_min", "lr_max", "epochs_max", "temperature") if name in spec.players
+        name: spec.players[name]
+        for name in ("lr_min", "lr_max", "epochs_max", "temperature")
+        if name in spec.players
     }
-    usual: dict[str, Any] = {**players_of(spec.task["name"], {"lr": spec.lr, "epochs": spec.epochs})["random"]}
+    usual: dict[str, Any] = {
+        **players_of(spec.task["name"], {"lr": spec.lr, "epochs": spec.epochs})["random"]
+    }
     return Ranges(**{**usual, **given})
 
 
@@ -33,7 +37,9 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
     """Compute the certificate from every stage that the run has kept, and from its end."""
     stages, rounds_played = stages_of(directory), record.read(directory)[0]
     if not rounds_played:
-        raise UserError(f"{directory} has no round to start from; let it run for longer, or `pagefl resume` it")
+        raise UserError(
+            f"{directory} has no round to start from; let it run for longer, or `pagefl resume` it"
+        )
     ranges = ranges_of(spec)
     findings: list[Finding] = []
     with one_numeric_mode():
@@ -54,7 +60,9 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
     history = record.history(rounds_played)
     residuals = {
         who: bellman_residual(
-            history[f"reward_{who}"].to_numpy(np.float64), history[f"payoffs_{who}"].to_numpy(np.float64), spec.gamma
+            history[f"reward_{who}"].to_numpy(np.float64),
+            history[f"payoffs_{who}"].to_numpy(np.float64),
+            spec.gamma,
         )
         for who in ("server", "clients")
     }

@@ -1,8 +1,8 @@
 """How far a profile of strategies is from a feedback Stackelberg equilibrium, measured.
 
-Definition 4: nobody gains pay-off by changing its own strategy in any one stage while all others keep theirs. So change
-one player's one move, replay, and compare. The largest gain found, as a share of the player's pay-off, is its epsilon:
-a lower bound, since only the deviations that were tried are known.
+Definition 4: nobody gains pay-off by changing its own strategy in any one stage while all others keep theirs.
+So change one player's one move, replay, and compare. The largest gain found, as a share of the player's
+pay-off, is its epsilon: a lower bound, since only the deviations that were tried are known.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +70,13 @@ class Trial:
 
 
 def certify_game(
-    follower: Follower, leaders: Leaders, stage: int, demand: DemandRatio, ranges: Ranges, gamma: float, trial: Trial
+    follower: Follower,
+    leaders: Leaders,
+    stage: int,
+    demand: DemandRatio,
+    ranges: Ranges,
+    gamma: float,
+    trial: Trial,
 ) -> list[Finding]:
     """From the present state, which is the end of round `stage`. It is left as it was found."""
     start = {name: value.clone() for name, value in {**follower.half.state(), **leaders.half.state()}.items()}
@@ -89,7 +95,9 @@ def certify_game(
         if deviation is not None and deviation.player == "server":
             follower.policy = OtherWeights(server, stage + 1, np.array(deviation.move))
         elif deviation is not None:
-            leaders.policy = OtherMove(clients, stage + 1, int(deviation.player.removeprefix("client ")), deviation.move)
+            leaders.policy = OtherMove(
+                clients, stage + 1, int(deviation.player.removeprefix("client ")), deviation.move
+            )
         payoffs = {"server": 0.0, **{f"client {i}": 0.0 for i in range(leaders.half.size)}}
         for ahead in range(trial.horizon):
             played = game.play(stage + 1 + ahead, demand)
@@ -114,7 +122,13 @@ def deviations(ids: Integers, ranges: Ranges, trial: Trial, stage: int) -> list[
         for lr, epochs in zip(ranges.lr(actions[:, 0]), ranges.epochs(actions[:, 1]), strict=True):
             result.append(Deviation(f"client {client}", (float(lr), float(epochs))))
     equal = np.full(len(ids), 1 / len(ids))
-    weights = [equal, *(ranges.weights(action) for action in chance.uniform(-1, 1, (trial.random + trial.grid**2, len(ids))))]
+    weights = [
+        equal,
+        *(
+            ranges.weights(action)
+            for action in chance.uniform(-1, 1, (trial.random + trial.grid**2, len(ids)))
+        ),
+    ]
     return [*result, *(Deviation("server", tuple(choice)) for choice in weights)]
 
 
@@ -148,17 +162,23 @@ class OtherWeights(ServerPolicy):
         return self.policy.sent
 
     def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
-        return self.weights / self.weights.sum() if round == self.round else self.policy.act(round, clients, uploads)
+        return (
+            self.weights / self.weights.sum()
+            if round == self.round
+            else self.policy.act(round, clients, uploads)
+        )
 
 
 def bellman_residual(rewards: Floats, payoffs: Floats, gamma: float) -> float:
-    """Theorem 1 on the recorded path: values computed backwards, V(t) = u(t) + gamma V(t + 1), against the pay-offs that
-    were summed up forwards, sum gamma^t u(t). The largest difference, as a share of the value."""
+    """Theorem 1 on the recorded path: values computed backwards, V(t) = u(t) + gamma V(t + 1), against the
+    pay-offs that were summed up forwards, sum gamma^t u(t). The largest difference, as a share of the
+    value."""
     value = np.zeros(len(rewards) + 1)
     for t in range(len(rewards) - 1, -1, -1):
         value[t] = rewards[t] + gamma * value[t + 1]
     before = np.concatenate([[0.0], payoffs[:-1]])
     forwards = (payoffs[-1] - before) / gamma ** np.arange(1, len(rewards) + 1)
-    # Late rounds weigh nothing here but are divided by a vanishing gamma^t, so compare at the scale of the whole.
+    # Late rounds weigh nothing here but are divided by a vanishing gamma^t, so compare at the scale of the
+    # whole.
     scale = np.abs(payoffs[-1]) / gamma ** np.arange(1, len(rewards) + 1)
     return float(np.max(np.abs(value[:-1] - forwards) / scale))

@@ -82,7 +82,15 @@ class Follower:
         earned = float(reward(loss, self.terms.penalty))
         self.policy.reward(round, earned * orders.demand.server)
         return Round(
-            orders, answer, weights, scores["server_test"], scores["game"], earned, losses, taught, uploads.known_accuracy
+            orders,
+            answer,
+            weights,
+            scores["server_test"],
+            scores["game"],
+            earned,
+            losses,
+            taught,
+            uploads.known_accuracy,
         )
 
     def _check_shared(self, round: int) -> None:
@@ -90,15 +98,24 @@ class Follower:
         for name, value in self.half.shared.items():
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 algorithm = type(self.half.algorithm).__name__
-                raise UserError(f"round {round}: `aggregate` of {algorithm} made `{name}` not finite, from finite uploads")
+                raise UserError(
+                    f"round {round}: `aggregate` of {algorithm} made `{name}` not finite, from finite uploads"
+                )
 
     def state(self) -> State:
         known = {KNOWN + name: torch.from_numpy(values) for name, values in self.known.items()}
-        return {**self.half.state(), **{AGENT + name: value for name, value in self.policy.tensors.items()}, **known}
+        return {
+            **self.half.state(),
+            **{AGENT + name: value for name, value in self.policy.tensors.items()},
+            **known,
+        }
 
     def load(self, tensors: State) -> None:
         self.half.load(tensors)
-        self.policy.load({name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)})
-        for name, values in self.known.items():  # a client that the checkpoint does not know keeps what it has told since
+        self.policy.load(
+            {name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)}
+        )
+        # a client that the checkpoint does not know keeps what it has told since
+        for name, values in self.known.items():
             found = tensors[KNOWN + name].numpy()
             np.copyto(values, found, where=~np.isnan(tensors[KNOWN + SIZE].numpy()))

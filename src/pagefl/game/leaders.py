@@ -38,7 +38,10 @@ class Leaders:
             "train_accuracy": found["reward"].accuracy,
         }
         for when in ("test", "before"):
-            told |= {f"{when}_accuracy": found["test"].accuracy.copy(), f"{when}_loss": found["test"].loss.copy()}
+            told |= {
+                f"{when}_accuracy": found["test"].accuracy.copy(),
+                f"{when}_loss": found["test"].loss.copy(),
+            }
         return Answer(NOBODY, NOBODY, {}, {}, told)
 
     def answer(self, orders: Orders) -> Answer:
@@ -79,7 +82,9 @@ class Leaders:
 
     def load(self, tensors: State) -> None:
         self.half.load(tensors)
-        self.policy.load({name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)})
+        self.policy.load(
+            {name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)}
+        )
 
     def _receive(self, orders: Orders) -> None:
         self.half.receive(orders.sent)

@@ -13,7 +13,8 @@ from pagefl.agents.noise import OuNoise, fading
 from pagefl.core import memory, rng
 from pagefl.core.arrays import Floats, Integers
 
-Scale = Literal["raw", "log", "standard"]  # rewards as they are, their logarithm, or by the mean and spread of the replay
+# rewards as they are, their logarithm, or by the mean and spread of the replay
+Scale = Literal["raw", "log", "standard"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,12 @@ class Learner:
         self.name, self.seed, self.learning, self.first = name, seed, learning, first
         needed = 2 * networks.numbers_needed(states, actions, learning.ddpg.hidden)
         ring = min(learning.replay, rounds)  # one transition a round: a longer one would only take room
-        size = agents * (28 * needed + 4 * ring * (2 * states + actions + 2))  # four copies, two draws; and the replay
+        # four copies, two draws; and the replay
+        size = agents * (28 * needed + 4 * ring * (2 * states + actions + 2))
         memory.needs(size, f"{agents} {name} agents with {states} inputs", "use fewer clients or rounds")
-        draw = torch.from_numpy(2 * rng.uniforms(self._keys("initial agent", 0, np.arange(agents)), needed) - 1).float()
+        draw = torch.from_numpy(
+            2 * rng.uniforms(self._keys("initial agent", 0, np.arange(agents)), needed) - 1
+        ).float()
         self.ddpg = Ddpg(draw, states, actions, ring, learning.ddpg)
         self.waiting = {  # the transition that the next observation completes
             "state": torch.zeros(agents, states),
@@ -64,13 +68,18 @@ class Learner:
         return {**self.ddpg.tensors, **waiting, "noise": self.noise}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        self.ddpg.replay.load({n.removeprefix("replay."): value for n, value in tensors.items() if n.startswith("replay.")})
+        self.ddpg.replay.load(
+            {n.removeprefix("replay."): value for n, value in tensors.items() if n.startswith("replay.")}
+        )
         for name, value in self.tensors.items():
             if not name.startswith("replay."):
                 value.copy_(tensors[name])
 
     def observe(self, round: int, who: Integers, state: Floats) -> Losses | None:
-        """Complete the last transition by the state that followed it, and learn. Losses are NaN for who did not learn."""
+        """Complete the last transition by the state that followed it, and learn.
+
+        Losses are NaN for who did not learn.
+        """
         if self.frozen:
             return None
         agents = torch.from_numpy(who)
@@ -84,7 +93,9 @@ class Learner:
         if round > self.learning.warm_up:
             action = (self.ddpg.act(agents, seen) + self._explore(round, agents)).clamp(-1, 1)
         else:
-            action = torch.from_numpy(2 * rng.uniforms(self._keys("warm-up", round, who), self.ddpg.actions) - 1).float()
+            action = torch.from_numpy(
+                2 * rng.uniforms(self._keys("warm-up", round, who), self.ddpg.actions) - 1
+            ).float()
         self.waiting["state"][agents], self.waiting["action"][agents] = seen, action
         return np.asarray(action.double().numpy())
 
@@ -115,7 +126,9 @@ class Learner:
             batch = batch.standardised(*self.ddpg.replay.reward_moments(able))
         losses = self.ddpg.update(able, batch)
         learned = torch.isin(agents, able)
-        return Losses(*(torch.full([len(agents)], torch.nan).masked_scatter(learned, part) for part in losses))
+        return Losses(
+            *(torch.full([len(agents)], torch.nan).masked_scatter(learned, part) for part in losses)
+        )
 
     def _explore(self, round: int, agents: Tensor) -> Tensor:
         share = fading(round, self.learning.explore_rounds) if self.learning.explore_rounds else 0.0

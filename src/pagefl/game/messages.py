@@ -33,7 +33,8 @@ class Answer(NamedTuple):
 
     clients: Integers  # whose uploads arrived, ascending
     quarantined: Integers  # whose results were not finite, or were refused
-    uploads: State  # a row for each of `clients`; empty in a simulation, where the server reads the clients' rows
+    # a row for each of `clients`; empty in a simulation, where the server reads the clients' rows
+    uploads: State
     experience: State  # a row for each of `clients`
     told: Mapping[str, Floats]  # a number for every client of the federation; NaN where there is none
     absent: Mapping[str, int] = MappingProxyType({})  # in a deployment: how many did not answer, or too late

@@ -1,7 +1,8 @@
 """The game at the border: PettingZoo environments of all sides, and a Gymnasium environment of one.
 
-Names and dicts live here; inside are arrays with an entry for each client. Actions are in [-1, 1]: a client's lr and epochs,
-the server's score of every client. Whoever does not take part in a stage is asked too, but moves and earns nothing.
+Names and dicts live here; inside are arrays with an entry for each client. Actions are in [-1, 1]: a client's
+lr and epochs, the server's score of every client. Whoever does not take part in a stage is asked too, but
+moves and earns nothing.
 """
 
 from collections.abc import Callable, Collection
@@ -40,7 +41,9 @@ Make = Callable[[int], tuple[ClientHalf, ServerHalf, Setup, Terms]]  # everythin
 class HandedClients(ClientPolicy):
     """Some clients' moves are handed in; the others are played by a policy."""
 
-    def __init__(self, setup: Setup, ranges: Ranges, handed: npt.NDArray[np.bool_], others: ClientPolicy) -> None:
+    def __init__(
+        self, setup: Setup, ranges: Ranges, handed: npt.NDArray[np.bool_], others: ClientPolicy
+    ) -> None:
         super().__init__(setup)
         self.ranges, self.handed, self.others = ranges, handed, others
         self.uses_upload_loss = others.uses_upload_loss
@@ -89,7 +92,11 @@ class HandedServer(ServerPolicy):
         return None if self.handed else self.others.observe(round, clients, uploads)
 
     def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
-        return self.ranges.weights(self.action[clients]) if self.handed else self.others.act(round, clients, uploads)
+        return (
+            self.ranges.weights(self.action[clients])
+            if self.handed
+            else self.others.act(round, clients, uploads)
+        )
 
     def reward(self, round: int, reward: float) -> None:
         if not self.handed:
@@ -104,25 +111,38 @@ class Stages:
     played: Round
 
     def __init__(
-        self, make: Make, ranges: Ranges, seed: int, sides: Collection[str] = (), others: Players | None = None
+        self,
+        make: Make,
+        ranges: Ranges,
+        seed: int,
+        sides: Collection[str] = (),
+        others: Players | None = None,
     ) -> None:
         """`sides`: those whose moves are handed in, or all; `others` play the rest."""
         self.make, self.ranges, self.sides, self.others = make, ranges, sides, others or Players()
         self._build(seed)
         clients = self.setup.clients
         self.state_space = Box(0, 1, (2 * clients,), np.float32)
-        self.observation_spaces: dict[str, Space[Array]] = {name: Box(0, 1, (1,), np.float32) for name in self.names}
+        self.observation_spaces: dict[str, Space[Array]] = {
+            name: Box(0, 1, (1,), np.float32) for name in self.names
+        }
         self.observation_spaces[SERVER] = Box(0, 1, (clients,), np.float32)
-        self.action_spaces: dict[str, Space[Array]] = {name: Box(-1, 1, (2,), np.float32) for name in self.names}
+        self.action_spaces: dict[str, Space[Array]] = {
+            name: Box(-1, 1, (2,), np.float32) for name in self.names
+        }
         self.action_spaces[SERVER] = Box(-1, 1, (clients,), np.float32)
         if unknown := set(sides) - set(self.action_spaces):
-            raise UserError(f"side = {min(unknown)!r}: expected {SERVER!r}, or 'client 0' to 'client {clients - 1}'")
+            raise UserError(
+                f"side = {min(unknown)!r}: expected {SERVER!r}, or 'client 0' to 'client {clients - 1}'"
+            )
 
     def _build(self, seed: int) -> None:
         self.seed = seed
         self.clients, self.server, self.setup, self.terms = self.make(seed)
         self.names = {f"client {i}": i for i in range(self.setup.clients)}
-        self.first = {name: value.clone() for name, value in {**self.clients.state(), **self.server.state()}.items()}
+        self.first = {
+            name: value.clone() for name, value in {**self.clients.state(), **self.server.state()}.items()
+        }
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
@@ -134,7 +154,9 @@ class Stages:
         handed = np.array([not self.sides or name in self.sides for name in self.names])
         clients, server = self.others.client_policy(self.setup), self.others.server_policy(self.setup)
         self.client_policy = HandedClients(self.setup, self.ranges, handed, clients)
-        self.server_policy = HandedServer(self.setup, self.ranges, not self.sides or SERVER in self.sides, server)
+        self.server_policy = HandedServer(
+            self.setup, self.ranges, not self.sides or SERVER in self.sides, server
+        )
         self.leaders = Leaders(self.clients, self.client_policy, self.setup, self.terms)
         self.follower = Follower(self.server, self.server_policy, self.terms)
         self.game = Game(self.follower, self.leaders)
@@ -165,7 +187,8 @@ class Stages:
         ids, told = self.answer.clients, self.answer.told
         if not len(ids):
             raise UserError(
-                f"round {self.round}: no client uploaded finite values; a smaller lr_max than {self.ranges.lr_max} may help"
+                f"round {self.round}: no client uploaded finite values; a smaller lr_max than "
+                f"{self.ranges.lr_max} may help"
             )
         self.follower.note(self.answer)
         if self.server_policy.handed:
@@ -174,7 +197,10 @@ class Stages:
         for name, i in self.names.items():
             trained = i in ids
             self.rewards[name] = float(told["reward"][i]) if trained else 0.0
-            found = {"accuracy": float(told["train_accuracy"][i]), "test_accuracy": float(told["test_accuracy"][i])}
+            found = {
+                "accuracy": float(told["train_accuracy"][i]),
+                "test_accuracy": float(told["test_accuracy"][i]),
+            }
             self.infos[name] = found if trained else {}
 
     def follow(self) -> None:
@@ -261,7 +287,9 @@ class FederatedParallel(AllSides, ParallelEnv[str, Array, Array]):
 
     metadata = {"name": "pagefl_parallel_v0", "render_modes": []}  # noqa: RUF012 (never written)
 
-    def reset(self, seed: int | None = None, options: Info | None = None) -> tuple[dict[str, Array], dict[str, Info]]:
+    def reset(
+        self, seed: int | None = None, options: Info | None = None
+    ) -> tuple[dict[str, Array], dict[str, Info]]:
         self.stages.reset(seed)
         self.agents = [*self.possible_agents]
         return self._observations(), {agent: {} for agent in self.agents}
@@ -286,7 +314,9 @@ class FederatedParallel(AllSides, ParallelEnv[str, Array, Array]):
 class SingleSide(gymnasium.Env[Array, Array]):
     """The game as one side sees it, "client 3" or "server"; the others are played by players of ours."""
 
-    def __init__(self, make: Make, ranges: Ranges, side: str, others: Players | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, make: Make, ranges: Ranges, side: str, others: Players | None = None, seed: int = 0
+    ) -> None:
         self.side = side
         self.stages = Stages(make, ranges, seed, [side], others)
         self.observation_space = self.stages.observation_spaces[side]
@@ -307,4 +337,10 @@ class SingleSide(gymnasium.Env[Array, Array]):
         if self.side == SERVER and not self.stages.over:  # after the last stage it keeps what it saw
             self.stages.lead()
         stages = self.stages
-        return stages.observe(self.side), stages.rewards[self.side], False, stages.over, stages.infos[self.side]
+        return (
+            stages.observe(self.side),
+            stages.rewards[self.side],
+            False,
+            stages.over,
+            stages.infos[self.side],
+        )

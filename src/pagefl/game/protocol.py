@@ -5,8 +5,8 @@ In every round the clients lead and the server follows:
     clients   receive what the server sends   observe   act: lr, epochs   (train)       reward   experience
     server    update by the experience        observe   act: weights      (aggregate)   reward
 
-`act` only chooses. `observe` learns: it is called when the outcome of the last move is in sight. A policy whose transitions
-are complete with their reward may learn in `reward`.
+`act` only chooses. `observe` learns: it is called when the outcome of the last move is in sight. A policy
+whose transitions are complete with their reward may learn in `reward`.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,8 @@ class Setup(NamedTuple):
     lr: float  # the task's own
     epochs: int
     released: bool = False  # the protocol of the published programs
-    first: int = 0  # the federation's number of the policy's first client: on a node that holds one of many, its own
+    # the federation's number of the policy's first client: on a node that holds one of many, its own
+    first: int = 0
 
 
 class Moves(NamedTuple):
@@ -44,7 +45,10 @@ class Moves(NamedTuple):
 
 
 class Observation:
-    """The shared model on the clients' own data, before they move. It is evaluated only if a policy asks for it."""
+    """The shared model on the clients' own data, before they move.
+
+    It is evaluated only if a policy asks for it.
+    """
 
     def __init__(self, evaluate: Callable[[], Scores], demand: DemandRatio = DemandRatio()) -> None:  # noqa: B008 (frozen)
         self._evaluate, self.demand = evaluate, demand
@@ -79,7 +83,10 @@ class Outcome(NamedTuple):
 
 
 class ClientPolicy:
-    """Chooses lr and epochs for a block of clients. `clients` are the positions of those that take part in the round."""
+    """Chooses lr and epochs for a block of clients.
+
+    `clients` are the positions of those that take part in the round.
+    """
 
     uses_upload_loss: bool = False  # True: evaluate uploads too, where they are not the personal models
 
@@ -127,7 +134,8 @@ class ClientPolicy:
 class ServerPolicy:
     """Chooses the weights of the uploads."""
 
-    looks_at_uploads: ClassVar[bool] = False  # True: it needs the models that uploads stand for, so these must be known
+    # True: it needs the models that uploads stand for, so these must be known
+    looks_at_uploads: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -173,8 +181,8 @@ def by_size(uploads: "Uploads") -> Floats:
 class Players:
     """Who chooses lr, epochs and weights. The defaults: the task's lr and epochs, and weights by data size.
 
-    A kind of players is a class whose constructor's arguments are its settings. This one halves the learning rate of clients
-    on whose data the shared model is already good:
+    A kind of players is a class whose constructor's arguments are its settings. This one halves the learning
+    rate of clients on whose data the shared model is already good:
 
         @dataclass(frozen=True)
         class Careful(pagefl.Players):

@@ -12,7 +12,9 @@ from pagefl.core.server import ServerHalf
 class Uploads:
     """`sizes` is told by the clients. All else is computed on demand, on one split of the server's data."""
 
-    def __init__(self, half: ServerHalf, round: int, clients: Integers, sizes: Floats, role: str = "game") -> None:
+    def __init__(
+        self, half: ServerHalf, round: int, clients: Integers, sizes: Floats, role: str = "game"
+    ) -> None:
         self.half, self.round, self.clients, self.sizes, self.role = half, round, clients, sizes, role
 
     @cached_property

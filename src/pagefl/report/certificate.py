@@ -13,7 +13,13 @@ from matplotlib import pyplot as plt
 
 def table(result: dict[str, Any]) -> Table:
     page = Table(
-        "stage", "player", "pay-off", "largest gain", "by", "tried", title=f"{result['run']}: epsilon by one move changed"
+        "stage",
+        "player",
+        "pay-off",
+        "largest gain",
+        "by",
+        "tried",
+        title=f"{result['run']}: epsilon by one move changed",
     )
     for finding in result["findings"]:
         move = "other weights" if finding["player"] == "server" else finding["move"]
@@ -35,9 +41,12 @@ def write(directory: Path, result: dict[str, Any]) -> Path:
     (directory / "certificate.json").write_text(json.dumps(result, indent=1))
     stages = sorted({finding["stage"] for finding in result["findings"]})
     players = sorted(
-        {finding["player"] for finding in result["findings"]}, key=lambda name: (name == "server", len(name), name)
+        {finding["player"] for finding in result["findings"]},
+        key=lambda name: (name == "server", len(name), name),
     )
-    figure, axes = plt.subplots(figsize=(max(6.0, 0.25 * len(players) * len(stages) + 3), 3.6), layout="constrained")
+    figure, axes = plt.subplots(
+        figsize=(max(6.0, 0.25 * len(players) * len(stages) + 3), 3.6), layout="constrained"
+    )
     width = 0.8 / len(stages)
     for s, stage in enumerate(stages):
         gains = {f["player"]: 100 * f["epsilon"] for f in result["findings"] if f["stage"] == stage}

@@ -56,7 +56,16 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
             i = names.index(name)
             style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
             handles[name] = axis.errorbar(
-                x, y, xerr=dx, yerr=dy, label=name, markersize=6, linestyle="", capsize=2, elinewidth=0.8, **style
+                x,
+                y,
+                xerr=dx,
+                yerr=dy,
+                label=name,
+                markersize=6,
+                linestyle="",
+                capsize=2,
+                elinewidth=0.8,
+                **style,
             )
         front = _front(np.array([point[:2] for point in means.values()]))
         axis.plot(front[:, 0], front[:, 1], color="#8a8f98", linewidth=1, linestyle=":", zorder=0)
@@ -65,7 +74,9 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         if not together:
             axis.legend(frameon=False, fontsize=8)
     if together:
-        figure.legend([handles[name] for name in names], names, loc="outside right center", frameon=False, fontsize=8)
+        figure.legend(
+            [handles[name] for name in names], names, loc="outside right center", frameon=False, fontsize=8
+        )
     return figure
 
 
@@ -87,7 +98,13 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
             (right, "reward_clients", "clients' reward", COLOURS[3], ":"),
         ):
             target.plot(
-                x, _curve(rounds, column), dash, color=colour, linewidth=1.2, label=label, marker="." if len(x) == 1 else ""
+                x,
+                _curve(rounds, column),
+                dash,
+                color=colour,
+                linewidth=1.2,
+                label=label,
+                marker="." if len(x) == 1 else "",
             )
         both = (entry[column] for entry in rounds for column in ("reward_server", "reward_clients"))
         rewards = [value for value in both if value is not None]
@@ -121,10 +138,14 @@ def pairs(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     axes = figure.subplots(len(blocks), squeeze=False)[:, 0]
     for axis, (block, means) in zip(axes, panels, strict=True):
         places = np.arange(len(means))
-        for at, (label, mean, spread, colour) in enumerate((("global", 0, 2, COLOURS[0]), ("local", 1, 3, COLOURS[1]))):
+        for at, (label, mean, spread, colour) in enumerate(
+            (("global", 0, 2, COLOURS[0]), ("local", 1, 3, COLOURS[1]))
+        ):
             heights, errors = ([point[i] for point in means.values()] for i in (mean, spread))
             x, marker = places + 0.16 * at - 0.08, MARKERS[at]
-            axis.errorbar(x, heights, yerr=errors, label=label, color=colour, marker=marker, linestyle="", capsize=3)
+            axis.errorbar(
+                x, heights, yerr=errors, label=label, color=colour, marker=marker, linestyle="", capsize=3
+            )
         axis.set_xticks(places, list(means), rotation=20, ha="right")
         axis.set(ylabel="accuracy, %", title=block.title)
         axis.grid(axis="y", linewidth=0.4)

@@ -31,7 +31,12 @@ def _line(
 
 
 def _chart(
-    title: str, about: str, *lines: dict[str, Any], axis: str = "linear", right: str | None = None, x: str = "round"
+    title: str,
+    about: str,
+    *lines: dict[str, Any],
+    axis: str = "linear",
+    right: str | None = None,
+    x: str = "round",
 ) -> dict[str, Any]:
     return {"title": title, "about": about, "axis": axis, "right": right, "x": x, "lines": lines}
 
@@ -46,7 +51,8 @@ CHARTS = [
     ),
     _chart(
         "Accuracy and rewards",
-        "Rewards are one over the loss, on the logarithmic axis to the right; that of the clients is their mean.",
+        "Rewards are one over the loss, on the logarithmic axis to the right; that of the clients is "
+        "their mean.",
         _line("global_accuracy", "global", 0),
         _line("local_accuracy", "local", 1, "dash"),
         _line("reward_server", "server's reward", 2, "dot", right=True),
@@ -55,7 +61,8 @@ CHARTS = [
     ),
     _chart(
         "Personalisation and generalisation",
-        "Each run's way through the plane of global and local accuracy: up and to the right is better on both. "
+        "Each run's way through the plane of global and local accuracy: up and to the right is better on "
+        "both. "
         "Dots are the ends; the grey line joins those that no other run beats on both.",
         _line("local_accuracy", "local over global", 0),
         x="global_accuracy",
@@ -77,7 +84,8 @@ CHARTS = [
     ),
     _chart(
         "Agents' losses",
-        "Of learning players: the critics' mean squared Bellman error, the clients' mean and, to the right, the server's.",
+        "Of learning players: the critics' mean squared Bellman error, the clients' mean and, to the "
+        "right, the server's.",
         _line("agents.clients_critic", "clients' critics", 2),
         _line("agents.server_critic", "server's critic", 3, "dash", right=True),
         axis="log",
@@ -85,7 +93,8 @@ CHARTS = [
     ),
     _chart(
         "Spread over the clients",
-        "Local accuracy: its mean, one standard deviation around it (up to three runs), and the worst tenth's.",
+        "Local accuracy: its mean, one standard deviation around it (up to three runs), and the worst "
+        "tenth's.",
         _line("local_accuracy", "mean", 1, band="local_std"),
         _line("local_worst10", "worst tenth", 3, "dash"),
     ),
@@ -102,12 +111,19 @@ CHARTS = [
 Clients = dict[str, list[float]]  # by run: local accuracy of each client in the last recorded round
 
 
-def write_report(path: Path, title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients | None = None) -> None:
+def write_report(
+    path: Path, title: str, runs: dict[str, list[Record]], spec_text: str, clients: Clients | None = None
+) -> None:
     """Write the page.
 
     Records may come from someone else. `numbers` takes only numbers from them, and all other text is escaped.
     """
-    page = _page(title, {name: numbers.of_rounds(rounds, name) for name, rounds in runs.items()}, spec_text, clients or {})
+    page = _page(
+        title,
+        {name: numbers.of_rounds(rounds, name) for name, rounds in runs.items()},
+        spec_text,
+        clients or {},
+    )
     aside = path.with_name(f"{path.name}.aside")
     aside.unlink(missing_ok=True)  # it may be a symbolic link
     try:
@@ -122,7 +138,9 @@ def _page(title: str, runs: dict[str, list[Numbers]], spec_text: str, clients: C
 
     plotly, own = scripts = [get_plotlyjs(), (HERE / "page.js").read_text()]
     style = (HERE / "page.css").read_text()
-    allowed = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    allowed = " ".join(
+        f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts
+    )
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"  # not covered by default-src
@@ -192,8 +210,14 @@ def _short(value: float | None) -> float | None:
 
 def _figure(number: int, chart: dict[str, Any], runs: dict[str, list[Numbers]]) -> str:
     ends = ((name, rounds[-1]) for name, rounds in runs.items() if rounds)
-    told = (f"{name}, {line['label']}: {decimal(last[line['column']])}" for name, last in ends for line in chart["lines"])
-    label = escape(f"{chart['title']} by round; the arrow keys read the rounds. At the end: {'; '.join(told)}")
+    told = (
+        f"{name}, {line['label']}: {decimal(last[line['column']])}"
+        for name, last in ends
+        for line in chart["lines"]
+    )
+    label = escape(
+        f"{chart['title']} by round; the arrow keys read the rounds. At the end: {'; '.join(told)}"
+    )
     return f"""<figure><h2>{chart["title"]}</h2><figcaption>{chart["about"]}</figcaption>
 <div class="chart" id="chart{number}" tabindex="0" role="application" aria-roledescription="chart"
 aria-label="{label}">
@@ -213,7 +237,9 @@ def _facts(rounds: list[Numbers]) -> list[tuple[str, str, str]]:
 
 
 def _cards(rounds: list[Numbers]) -> str:
-    cards = (f"<div><dt>{name}</dt><dd>{_fact(value, note)}</dd></div>" for name, value, note in _facts(rounds))
+    cards = (
+        f"<div><dt>{name}</dt><dd>{_fact(value, note)}</dd></div>" for name, value, note in _facts(rounds)
+    )
     return f'<dl class="cards">{"".join(cards)}</dl>'
 
 

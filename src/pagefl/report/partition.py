@@ -38,7 +38,9 @@ def heat_map(counts: npt.NDArray[np.int64], path: Path | str, title: str) -> Pat
     norm = PowerNorm(0.5, 0.0, most)  # square root: keeps small shares distinguishable
     cells = np.ma.masked_equal(shares, 0.0)
     # With a thousand clients a cell is one pixel wide. Smoothing would blur it into its neighbours.
-    image = axes.imshow(cells, cmap="YlGnBu", norm=norm, aspect="auto", origin="lower", interpolation="nearest")
+    image = axes.imshow(
+        cells, cmap="YlGnBu", norm=norm, aspect="auto", origin="lower", interpolation="nearest"
+    )
     axes.set_xlabel("client")
     axes.set_ylabel("class")
     for axis, count in ((axes.xaxis, clients), (axes.yaxis, classes)):

@@ -43,7 +43,9 @@ class Progress:
             self.bar.refresh()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.unseen:  # the run was stopped before its last round
             self._show(self.unseen, monotonic())
         if self.bar:
@@ -53,7 +55,10 @@ class Progress:
         now = monotonic()
         if not self.looks:
             self.looks.append((now - (record.get("seconds") or 0), record["round"] - 1))
-        elif now - self.looks[-1][0] < (BAR_SECONDS if self.bar else LINE_SECONDS) and record["round"] < self.rounds:
+        elif (
+            now - self.looks[-1][0] < (BAR_SECONDS if self.bar else LINE_SECONDS)
+            and record["round"] < self.rounds
+        ):
             self.unseen = record
             return
         self._show(record, now)
@@ -172,7 +177,9 @@ class SweepProgress:
             parts.append(f"{len(sweep.failed)} failed")
         line = "  ".join(parts)
         if self.bar:
-            self.bar.update(self.bar.task_ids[0], completed=sweep.rounds_done, total=sweep.rounds, description=line)
+            self.bar.update(
+                self.bar.task_ids[0], completed=sweep.rounds_done, total=sweep.rounds, description=line
+            )
             self.bar.refresh()
         elif now - self.told >= SWEEP_LINE_SECONDS or sweep.finished == sweep.runs:
             self.told = now

@@ -32,11 +32,15 @@ def available(experiment: Experiment, say: Say) -> Experiment:
         except UserError as missing:
             say(f"left out: {block.title}: {missing}")
     if not blocks:
-        raise UserError(f"{experiment.name}: none of its data are there; `pagefl data check TASK` says what is missing")
+        raise UserError(
+            f"{experiment.name}: none of its data are there; `pagefl data check TASK` says what is missing"
+        )
     return replace(experiment, blocks=tuple(blocks))
 
 
-def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple[list[tables.Table], list[Path]]:
+def write(
+    experiment: Experiment, scale: str, folder: Path, runs: Path
+) -> tuple[list[tables.Table], list[Path]]:
     """Write tables and files of all finished runs. Missing values are dashes."""
     found = sweep.finished(experiment.specs, runs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +48,8 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple
     about = _about(experiment, scale, found)
     base = folder / f"{experiment.name}-{scale}"
     texts = {
-        ".md": f"# {experiment.name}: {experiment.title}\n\n{about}\n\n" + "\n".join(table.markdown() for table in made),
+        ".md": f"# {experiment.name}: {experiment.title}\n\n{about}\n\n"
+        + "\n".join(table.markdown() for table in made),
         ".tex": f"% {experiment.name}: {about}\n" + "\n".join(table.latex() for table in made),
         ".csv": "\n".join(table.csv() for table in made),
     }
@@ -61,7 +66,9 @@ def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple
         specs = [one.spec for one in found]
         called = zip(methods(specs), data_settings(specs), specs, strict=True)
         titles = [f"{method} on {data}, seed {spec.seed}" for method, data, spec in called]
-        clients = {name: html.last_clients(record.read(one.path)[1]) for name, one in zip(titles, found, strict=True)}
+        clients = {
+            name: html.last_clients(record.read(one.path)[1]) for name, one in zip(titles, found, strict=True)
+        }
         runs_by = {name: one.rounds for name, one in zip(titles, found, strict=True)}
         html.write_report(written[-1], f"{experiment.name}: {experiment.title}", runs_by, about, clients)
     return made, written
@@ -72,8 +79,14 @@ def _about(experiment: Experiment, scale: str, found: Sequence[Found]) -> str:
     here = machine()
     seconds = sum(entry["seconds"] for one in found for entry in one.rounds)
     wanted = len({sweep.name_of(spec) for spec in experiment.specs})
-    facts = {"commit": here["commit"], "cpu": here["cpu"], "cores": here["cores"], "python": platform.python_version()}
+    facts = {
+        "commit": here["commit"],
+        "cpu": here["cpu"],
+        "cores": here["cores"],
+        "python": platform.python_version(),
+    }
     return (
-        f"Scale {scale}, {len(found)} of {wanted} runs finished, {seconds / 60:.0f} minutes of rounds in all, {date.today()}. "
+        f"Scale {scale}, {len(found)} of {wanted} runs finished, {seconds / 60:.0f} minutes of rounds in "
+        f"all, {date.today()}. "
         f"Accuracies in per cent, mean ± std over seeds. {json.dumps(facts)}"
     )

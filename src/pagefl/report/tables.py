@@ -35,7 +35,9 @@ class Table:
     rows: list[list[str]]
 
     def terminal(self) -> RichTable:
-        table = RichTable(title=Text(_printable(self.title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        table = RichTable(
+            title=Text(_printable(self.title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+        )
         for number, column in enumerate(self.columns):
             table.add_column(Text(column), justify="right" if number else "left", overflow="fold")
         for row in self.rows:
@@ -44,7 +46,11 @@ class Table:
 
     def markdown(self) -> str:
         cells = [[_printable(cell).replace("|", r"\|") for cell in row] for row in self.rows]
-        lines = [" | ".join(self.columns), "|".join(["---"] * len(self.columns)), *(" | ".join(row) for row in cells)]
+        lines = [
+            " | ".join(self.columns),
+            "|".join(["---"] * len(self.columns)),
+            *(" | ".join(row) for row in cells),
+        ]
         return "\n".join([f"## {_printable(self.title)}", "", *(f"| {line} |" for line in lines), ""])
 
     def latex(self) -> str:
@@ -52,13 +58,16 @@ class Table:
         head = " & ".join(map(_tex, self.columns))
         shape = "l" + "r" * (len(self.columns) - 1)
         return (
-            f"% {self.title}\n\\begin{{tabular}}{{{shape}}}\n\\hline\n{head} \\\\\n\\hline\n{body} \\\\\n\\hline\n"
+            f"% {self.title}\n\\begin{{tabular}}{{{shape}}}\n\\hline\n{head} \\\\\n\\hline\n{body} "
+            "\\\\\n\\hline\n"
             f"\\end{{tabular}}\n"
         )
 
     def csv(self) -> str:
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([["table", *self.columns], *([self.title, *row] for row in self.rows)])
+        csv.writer(text, lineterminator="\n").writerows(
+            [["table", *self.columns], *([self.title, *row] for row in self.rows)]
+        )
         return text.getvalue()
 
 
@@ -66,7 +75,9 @@ def of_summary(summary: pd.DataFrame) -> list[Table]:
     """All tables of each data setting. Differences need two methods to compare."""
     made = []
     for data, own in summary.groupby("data", sort=False):
-        made += [table(str(data), own) for shows, table in TABLES.items() if shows != "differences" or len(own) > 1]
+        made += [
+            table(str(data), own) for shows, table in TABLES.items() if shows != "differences" or len(own) > 1
+        ]
     return made
 
 
@@ -94,7 +105,11 @@ def accuracy(title: str, summary: pd.DataFrame) -> Table:
     unfinished = "unfinished" in summary and bool(summary["unfinished"].any())
     rows = []
     for row in _rows(summary):
-        cells = [*_per_cent(row, ACCURACY), str(row["seeds"]), *([str(row["unfinished"])] if unfinished else [])]
+        cells = [
+            *_per_cent(row, ACCURACY),
+            str(row["seeds"]),
+            *([str(row["unfinished"])] if unfinished else []),
+        ]
         rows.append([row["method"], *cells])
     return Table(title, ["", *ACCURACY.values(), "seeds", *(["unfinished"] if unfinished else [])], rows)
 
@@ -121,7 +136,11 @@ def convergence(title: str, summary: pd.DataFrame) -> Table:
 def differences(title: str, summary: pd.DataFrame) -> Table:
     """Each method against the best of the others, paired by seed, in percentage points."""
     rows = [[row["method"], *(_versus(row, side) for side in SIDES)] for row in _rows(summary)]
-    return Table(f"{title}: against the best other method, points and 95 % interval", ["", "global, last", "local, last"], rows)
+    return Table(
+        f"{title}: against the best other method, points and 95 % interval",
+        ["", "global, last", "local, last"],
+        rows,
+    )
 
 
 TABLES: dict[Columns, Callable[[str, pd.DataFrame], Table]] = {
@@ -142,7 +161,10 @@ def _versus(row: Row, side: str) -> str:
         return DASH
     gain = f"{100 * row[f'{side}_difference']:+.2f} vs {other}"
     if not isnan(row[f"{side}_low"]):
-        return f"{gain} [{100 * row[f'{side}_low']:+.2f}, {100 * row[f'{side}_high']:+.2f}]: {row[f'{side}_verdict']}"
+        return (
+            f"{gain} [{100 * row[f'{side}_low']:+.2f}, {100 * row[f'{side}_high']:+.2f}]: "
+            f"{row[f'{side}_verdict']}"
+        )
     few = f"seeds: {seeds}, at least {ENOUGH} needed"
     return f"{gain} ({few if seeds < ENOUGH else 'the same on every seed: no interval'})"
 
@@ -176,7 +198,9 @@ PUBLISHED: dict[Columns, dict[str, Callable[[Published], str]]] = {
         "paper: global": lambda numbers: _published_mean(numbers.global_mean, numbers.global_std),
         "paper: local": lambda numbers: _published_mean(numbers.local_mean, numbers.local_std),
     },
-    "convergence": {"paper: round": lambda numbers: f"{numbers.converged} ({numbers.side})" if numbers.converged else DASH},
+    "convergence": {
+        "paper: round": lambda numbers: f"{numbers.converged} ({numbers.side})" if numbers.converged else DASH
+    },
 }
 
 
@@ -186,6 +210,13 @@ def _printable(cell: str) -> str:
 
 
 def _tex(cell: str) -> str:
-    for plain, tex in (("\\", r"\textbackslash "), ("±", r"$\pm$"), ("–", "--"), ("%", r"\%"), ("_", r"\_"), ("&", r"\&")):
+    for plain, tex in (
+        ("\\", r"\textbackslash "),
+        ("±", r"$\pm$"),
+        ("–", "--"),
+        ("%", r"\%"),
+        ("_", r"\_"),
+        ("&", r"\&"),
+    ):
         cell = cell.replace(plain, tex)
     return cell

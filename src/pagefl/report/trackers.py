@@ -54,15 +54,21 @@ class MlFlow:
         self.client = MlflowClient(server or f"sqlite:///{own}.db")
         found = self.client.get_experiment_by_name("pagefl")
         files = None if server else own.as_uri()
-        experiment = found.experiment_id if found else self.client.create_experiment("pagefl", artifact_location=files)
-        self.run_id = self.client.create_run(experiment, run_name=name or Path(folder).parent.name).info.run_id
+        experiment = (
+            found.experiment_id if found else self.client.create_experiment("pagefl", artifact_location=files)
+        )
+        self.run_id = self.client.create_run(
+            experiment, run_name=name or Path(folder).parent.name
+        ).info.run_id
         self.client.log_text(self.run_id, spec_text, "spec.toml")
 
     def observe(self, record: Record) -> None:
         from mlflow.entities import Metric
 
         step = record["round"]
-        self.client.log_batch(self.run_id, [Metric(name, value, 0, step) for name, value in numbers(record).items()])
+        self.client.log_batch(
+            self.run_id, [Metric(name, value, 0, step) for name, value in numbers(record).items()]
+        )
 
     def close(self) -> None:
         self.client.set_terminated(self.run_id)

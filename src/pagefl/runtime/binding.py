@@ -43,10 +43,17 @@ def check_settings(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path)
     """
     made, found = _flat(facts.get("spec", {})), _flat(_plain(now))
     if missing := [name for name in made if name not in found and _table(name) not in NO_MATTER]:
-        raise UserError(f"{spec}: {_some(missing)} is missing, so it is not the complete spec of this run; restore the file")
+        raise UserError(
+            f"{spec}: {_some(missing)} is missing, so it is not the complete spec of this run; restore "
+            "the file"
+        )
     if changed := [name for name in made if _table(name) not in MAY_CHANGE and found[name] != made[name]]:
-        new, old = (_some([f"{name} = {json.dumps(values[name])}" for name in changed]) for values in (found, made))
-        raise UserError(f"{spec}: {new}, but the checkpoint was made with {old}; restore the file, or start a new run")
+        new, old = (
+            _some([f"{name} = {json.dumps(values[name])}" for name in changed]) for values in (found, made)
+        )
+        raise UserError(
+            f"{spec}: {new}, but the checkpoint was made with {old}; restore the file, or start a new run"
+        )
 
 
 def _fingerprints(data: Mapping[str, Examples], module: nn.Module) -> dict[str, str]:
@@ -54,9 +61,17 @@ def _fingerprints(data: Mapping[str, Examples], module: nn.Module) -> dict[str, 
     distinct = {
         id(own.x): (role, own) for role, own in reversed(list(data.items()))
     }  # without a hold-out, two roles share their data
-    found = {role: digest({"x": own.x.cpu(), "y": own.y.cpu(), "starts": own.starts.cpu()}) for role, own in distinct.values()}
-    fixed = {name: value for name, value in module.state_dict(keep_vars=True).items() if not value.requires_grad}
-    return {**found, "the model's fixed weights": digest({name: value.detach().cpu() for name, value in fixed.items()})}
+    found = {
+        role: digest({"x": own.x.cpu(), "y": own.y.cpu(), "starts": own.starts.cpu()})
+        for role, own in distinct.values()
+    }
+    fixed = {
+        name: value for name, value in module.state_dict(keep_vars=True).items() if not value.requires_grad
+    }
+    return {
+        **found,
+        "the model's fixed weights": digest({name: value.detach().cpu() for name, value in fixed.items()}),
+    }
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +84,11 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten tables: entry `mu` of table `algorithm` becomes `algorithm.mu`."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        flat |= {f"{name}.{own}": entry for own, entry in value.items()} if isinstance(value, dict) else {name: value}
+        flat |= (
+            {f"{name}.{own}": entry for own, entry in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
     return flat
 
 

@@ -25,7 +25,11 @@ def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
     """Write a checkpoint and keep the previous one. A complete checkpoint exists at every moment."""
     aside, current, previous = (directory / name for name in (f"{NAME}.aside", NAME, PREVIOUS))
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    places = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in tensors.items() if tensor.numel()}
+    places = {
+        name: (tensor.data_ptr(), tensor.shape, tensor.dtype)
+        for name, tensor in tensors.items()
+        if tensor.numel()
+    }
     first = {place: name for name, place in reversed(places.items())}
     same = {name: first[place] for name, place in places.items() if first[place] != name}  # repeated tensors
     tensors = {name: tensor for name, tensor in tensors.items() if name not in same}
@@ -35,7 +39,9 @@ def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
         save_file(tensors, aside, metadata=own)
     except SafetensorError as error:  # also raised for a full disk
         aside.unlink(missing_ok=True)
-        raise UserError(f"{current}: it cannot be written ({error}); nothing already written is lost") from error
+        raise UserError(
+            f"{current}: it cannot be written ({error}); nothing already written is lost"
+        ) from error
     with aside.open("rb") as file:
         os.fsync(file.fileno())
     if current.exists():

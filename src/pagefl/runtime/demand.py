@@ -17,14 +17,20 @@ MOST = 100  # characters of a demand ratio
 
 class Demand:
     def __init__(
-        self, schedule: list[tuple[int, DemandRatio]], directory: Path | None, say: Callable[[str], None] = lambda message: None
+        self,
+        schedule: list[tuple[int, DemandRatio]],
+        directory: Path | None,
+        say: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.shifts, self.directory, self.say = list(schedule), directory, say
         self.taken = b""  # the complete lines of the file
         if directory is not None and (directory / TAKEN).is_file():
             content = (directory / TAKEN).read_bytes()
             self.taken = content[: content.rfind(b"\n") + 1]
-            self.shifts += [_shift(directory / TAKEN, number, line) for number, line in enumerate(self.taken.splitlines(), 1)]
+            self.shifts += [
+                _shift(directory / TAKEN, number, line)
+                for number, line in enumerate(self.taken.splitlines(), 1)
+            ]
 
     def at(self, round: int) -> DemandRatio:
         """The demand ratio of a round. A request is recorded before it is used, so a resume repeats it."""
@@ -51,7 +57,9 @@ class Demand:
             bias = DemandRatio.parse(request.read_bytes()[:MOST].decode())
         except ValueError as error:
             refused = request.replace(self.directory / f"{REQUEST}.refused")
-            self.say(f"a request for another balance of demand is refused, and put aside as {refused}: {error}")
+            self.say(
+                f"a request for another balance of demand is refused, and put aside as {refused}: {error}"
+            )
             return
         self.taken += json.dumps({"round": round, "bias": str(bias)}).encode() + b"\n"
         write_whole(self.directory / TAKEN, self.taken.decode())
@@ -74,4 +82,6 @@ def _shift(path: Path, number: int, line: bytes) -> tuple[int, DemandRatio]:
         entry = json.loads(line)
         return operator.index(entry["round"]), DemandRatio.parse(entry["bias"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{path}: line {number} is not a shift of demand; {vouched.way_out(path.parent)}") from None
+        raise UserError(
+            f"{path}: line {number} is not a shift of demand; {vouched.way_out(path.parent)}"
+        ) from None

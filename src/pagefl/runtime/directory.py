@@ -59,7 +59,9 @@ class Found(NamedTuple):
 
 
 class RunDirectory:
-    def __init__(self, path: Path, spec_text: str = "", *, fresh: bool = False, restart: bool = False) -> None:
+    def __init__(
+        self, path: Path, spec_text: str = "", *, fresh: bool = False, restart: bool = False
+    ) -> None:
         """`fresh`: for a new run; the directory must be empty. `restart`: move existing files aside.
 
         Nothing is written before `open`.
@@ -88,7 +90,9 @@ class RunDirectory:
             try:
                 fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise InUse(f"{self.path} is in use by another run; wait for it, or choose another directory") from None
+                raise InUse(
+                    f"{self.path} is in use by another run; wait for it, or choose another directory"
+                ) from None
             yield
 
     def last(self, say: Say) -> Found | None:
@@ -103,7 +107,8 @@ class RunDirectory:
         for name, content in found.held.items() if facts.get("over") else ():
             if (self.path / name).exists() and (self.path / name).stat().st_size > len(content):
                 raise UserError(
-                    f"{self.path / name} is longer than when the run finished; cut it to {len(content)} bytes, "
+                    f"{self.path / name} is longer than when the run finished; cut it to {len(content)} "
+                    "bytes, "
                     f"or start over with `pagefl resume {self.path} --restart`"
                 )
         return found
@@ -138,10 +143,16 @@ class RunDirectory:
 
     def _put_aside(self, say: Say) -> None:
         """Move everything to a folder in the directory, with a copy of the spec, for inspection."""
-        left = [entry for entry in self.path.iterdir() if entry.name not in (SPEC, LOCK) and not entry.name.startswith(OLD)]
+        left = [
+            entry
+            for entry in self.path.iterdir()
+            if entry.name not in (SPEC, LOCK) and not entry.name.startswith(OLD)
+        ]
         if not left:
             return
-        aside = next(path for number in range(1, 10**6) if not (path := self.path / f"{OLD}{number}").exists())
+        aside = next(
+            path for number in range(1, 10**6) if not (path := self.path / f"{OLD}{number}").exists()
+        )
         aside.mkdir()
         for entry in left:
             entry.rename(aside / entry.name)
@@ -153,5 +164,6 @@ class RunDirectory:
             raise UserError(f"out = {self.path}: this is a file; expected a new or an empty directory")
         if self.path.exists() and any(entry.name != LOCK for entry in self.path.iterdir()):
             raise UserError(
-                f"out = {self.path}: the directory is not empty; choose another, or `pagefl resume {self.path}` if it is a run"
+                f"out = {self.path}: the directory is not empty; choose another, or `pagefl resume "
+                f"{self.path}` if it is a run"
             )

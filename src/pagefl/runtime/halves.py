@@ -37,7 +37,9 @@ class Start(NamedTuple):
     settings: Settings
 
 
-def start(task: Task, algorithm: Algorithm, settings: Settings, examples: Examples, say: Say = lambda line: None) -> Start:
+def start(
+    task: Task, algorithm: Algorithm, settings: Settings, examples: Examples, say: Say = lambda line: None
+) -> Start:
     """`examples`: some that this process holds. They are used to find the fastest way to train the model."""
     module = task.fresh_module(settings.seed)
     width = sum(parameter.nbytes for parameter in module.parameters())
@@ -52,16 +54,30 @@ def start(task: Task, algorithm: Algorithm, settings: Settings, examples: Exampl
     return Start(model, model.layout.row(module), algorithm, training, settings)
 
 
-def client_half(begin: Start, data: ClientData, *, first: int = 0, allocate: Allocate = torch.zeros) -> ClientHalf:
+def client_half(
+    begin: Start, data: ClientData, *, first: int = 0, allocate: Allocate = torch.zeros
+) -> ClientHalf:
     """`first`: number of the block's first client."""
     chunk = begin.settings.chunk or None
     return ClientHalf(
-        begin.model, begin.algorithm, data, begin.training, row=begin.row, chunk=chunk, first=first, allocate=allocate
+        begin.model,
+        begin.algorithm,
+        data,
+        begin.training,
+        row=begin.row,
+        chunk=chunk,
+        first=first,
+        allocate=allocate,
     )
 
 
 def server_half(
-    begin: Start, data: ServerData, clients: int, *, uploads: State | None = None, allocate: Allocate = torch.zeros
+    begin: Start,
+    data: ServerData,
+    clients: int,
+    *,
+    uploads: State | None = None,
+    allocate: Allocate = torch.zeros,
 ) -> ServerHalf:
     return ServerHalf(
         begin.model,

@@ -44,7 +44,9 @@ def play(
         simulation = simulate(task, algorithm, settings, say, directory.path if directory else None)
         game = Game(*simulation.game(players or Players()))
         make_module = partial(task.fresh_module, settings.seed)
-        return loop(game, simulation.data, make_module, settings, directory, observe, say, simulation=simulation)
+        return loop(
+            game, simulation.data, make_module, settings, directory, observe, say, simulation=simulation
+        )
 
 
 def loop(
@@ -75,8 +77,12 @@ def loop(
         ):
             journal.play(observe, stop)
         if rounds.equilibrium:
-            say(f"converged in round {rounds.round}: models and pay-offs did not move for {settings.equilibrium_window} rounds")
-        state = {name: value for name, value in game.state().items() if not name.startswith(KNOWN)}  # all that is trained
+            say(
+                f"converged in round {rounds.round}: models and pay-offs did not move for "
+                f"{settings.equilibrium_window} rounds"
+            )
+        # all that is trained
+        state = {name: value for name, value in game.state().items() if not name.startswith(KNOWN)}
     return Run(
         journal.records.rounds,
         journal.records.clients,
@@ -96,14 +102,19 @@ def _last(directory: RunDirectory, bound: dict[str, Any], settings: Settings, sa
     if found:
         binding.check(bound, found.facts, directory.path / SPEC)
         if settings.rounds < (reached := found.facts["round"]):
-            raise UserError(f"rounds = {settings.rounds}: the run is already at round {reached}; choose at least {reached}")
+            raise UserError(
+                f"rounds = {settings.rounds}: the run is already at round {reached}; choose at least "
+                f"{reached}"
+            )
     return found
 
 
 class Journal:
     """Writes a record for every round, and checkpoints to continue from."""
 
-    def __init__(self, rounds: Rounds, directory: RunDirectory | None, bound: dict[str, Any], found: Found | None) -> None:
+    def __init__(
+        self, rounds: Rounds, directory: RunDirectory | None, bound: dict[str, Any], found: Found | None
+    ) -> None:
         """`bound`: settings and data that checkpoints belong to. `found`: checkpoint to continue from."""
         self.rounds, self.settings, self.directory, self.bound = rounds, rounds.settings, directory, bound
         if found:

@@ -10,7 +10,9 @@ import torch
 
 def machine() -> dict[str, Any]:
     try:
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
+        ]
         cpu = names[0].split(":")[1].strip()
     except (OSError, IndexError):
         cpu = platform.processor()

@@ -11,7 +11,15 @@ LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's ax
 COUNTS = ("round", "participants")
 ACCURACIES = ("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10")
 FREE = (  # `agents.clients_critic` is an entry of the table `agents`
-    *("global_loss", "local_loss", "train_loss", "mean_lr", "mean_epochs", "largest_weight", "smallest_weight"),
+    *(
+        "global_loss",
+        "local_loss",
+        "train_loss",
+        "mean_lr",
+        "mean_epochs",
+        "largest_weight",
+        "smallest_weight",
+    ),
     *("reward_server", "reward_clients", "agents.clients_critic", "agents.server_critic"),
 )
 RANGES = {
@@ -30,7 +38,10 @@ def of_rounds(records: Sequence[object], run: str) -> list[Numbers]:
     for line, record in enumerate(records, 1):
         numbers = {column: _column(record, column) for column in RANGES}
         if numbers["round"] is None:
-            raise UserError(f"{run}: line {line} of rounds.jsonl has no round number; the records are damaged, restore them")
+            raise UserError(
+                f"{run}: line {line} of rounds.jsonl has no round number; the records are damaged, "
+                "restore them"
+            )
         found.append(numbers)
     return found
 
@@ -38,7 +49,9 @@ def of_rounds(records: Sequence[object], run: str) -> list[Numbers]:
 def of_clients(record: object) -> list[float]:
     """The clients' local accuracies, without implausible values."""
     values = _entry(record, "local_accuracy")
-    known = (_number(value, *RANGES["local_accuracy"]) for value in values) if isinstance(values, list) else ()
+    known = (
+        (_number(value, *RANGES["local_accuracy"]) for value in values) if isinstance(values, list) else ()
+    )
     return [value for value in known if value is not None]
 
 

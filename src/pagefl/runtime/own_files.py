@@ -13,5 +13,6 @@ def check_own_files(directory: Path) -> None:
             if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
                 kind = "symbolic link" if entry.is_symlink() else "pipe, a socket or a device"
                 raise UserError(
-                    f"{entry.path} is a {kind}; a run directory holds its own files, so remove it or restore the file"
+                    f"{entry.path} is a {kind}; a run directory holds its own files, so remove it or "
+                    "restore the file"
                 )

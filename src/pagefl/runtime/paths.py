@@ -28,7 +28,9 @@ def check_device(device: str) -> None:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"device = {shown(device)}: {shortened(str(error).split(chr(10))[0], 120)}; {wanted}") from None
+        raise UserError(
+            f"device = {shown(device)}: {shortened(str(error).split(chr(10))[0], 120)}; {wanted}"
+        ) from None
 
 
 def build(module: nn.Module, x: Tensor, path: str, device: str) -> Model:
@@ -39,11 +41,13 @@ def build(module: nn.Module, x: Tensor, path: str, device: str) -> Model:
         path = "fused" if fused else "rows" if random else _measured(module, x, device)
     if path == "fused" and not fused:
         raise UserError(
-            "path = fused: the module is not one linear layer in float32 on the CPU; expected auto, stacked or rows"
+            "path = fused: the module is not one linear layer in float32 on the CPU; expected auto, "
+            "stacked or rows"
         )
     if path == "stacked" and random:
         raise UserError(
-            "path = stacked: the module draws random numbers (dropout), which a stack would share; expected auto or rows"
+            "path = stacked: the module draws random numbers (dropout), which a stack would share; "
+            "expected auto or rows"
         )
     return PATHS[path](module, device)
 
@@ -84,7 +88,8 @@ def _race(module: nn.Module, x: Tensor, device: str) -> str:
         return "rows"  # vmap does not support something in this module
     rows.gradient(stack, batch)
     times = [
-        (_seconds(lambda: stacked.gradient(stack, batch)), _seconds(lambda: rows.gradient(stack, batch))) for _ in range(3)
+        (_seconds(lambda: stacked.gradient(stack, batch)), _seconds(lambda: rows.gradient(stack, batch)))
+        for _ in range(3)
     ]
     best_stacked, best_rows = (min(column) for column in zip(*times, strict=True))
     return "stacked" if best_stacked < best_rows else "rows"

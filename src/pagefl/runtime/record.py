@@ -51,7 +51,10 @@ class Records:
         """Flush to the disk. Returns size and checksum of each file, for a checkpoint."""
         for file in self.files.values():
             os.fsync(file.fileno())
-        return {name: {"size": file.tell(), "sha256": self.digests[name].hexdigest()} for name, file in self.files.items()}
+        return {
+            name: {"size": file.tell(), "sha256": self.digests[name].hexdigest()}
+            for name, file in self.files.items()
+        }
 
     def close(self) -> None:
         for file in self.files.values():
@@ -76,7 +79,9 @@ def newest_facts(directory: Path) -> dict[str, Any] | None:
     try:
         return checkpoint.read_facts(directory / checkpoint.NAME)
     except checkpoint.Damaged as damage:
-        raise UserError(f"{damage}; `pagefl resume {directory}` goes on from the one before it, if that is whole") from None
+        raise UserError(
+            f"{damage}; `pagefl resume {directory}` goes on from the one before it, if that is whole"
+        ) from None
 
 
 def has_begun(directory: Path) -> bool:
@@ -86,7 +91,10 @@ def has_begun(directory: Path) -> bool:
     """
     if any((directory / name).exists() for name in (checkpoint.NAME, checkpoint.PREVIOUS)):
         return True
-    return any(path.exists() and not (path.is_file() and not path.stat().st_size) for path in map(directory.joinpath, FILES))
+    return any(
+        path.exists() and not (path.is_file() and not path.stat().st_size)
+        for path in map(directory.joinpath, FILES)
+    )
 
 
 def parsed(path: Path, content: bytes) -> list[Record]:

@@ -29,7 +29,9 @@ class Rounds:
         self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
         game.meet()
-        tolerances = Tolerances(settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs)
+        tolerances = Tolerances(
+            settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs
+        )
         self.watch = Watch(tolerances) if settings.stop == "equilibrium" and models else None
         self._remember_models()
 
@@ -57,19 +59,33 @@ class Rounds:
         return {**self.game.state(), **watch}
 
     def facts(self) -> dict[str, Any]:
-        return {"round": self.round, "payoffs": self.payoffs, "equilibrium": self.equilibrium, "over": self.over}
+        return {
+            "round": self.round,
+            "payoffs": self.payoffs,
+            "equilibrium": self.equilibrium,
+            "over": self.over,
+        }
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        if any(name.startswith("scores.") for name in tensors):  # that version's name for what is `known` here
-            raise UserError("the checkpoint was made by pagefl 0.1.0, and this version cannot go on from it; start a new run")
+        # that version's name for what is `known` here
+        if any(name.startswith("scores.") for name in tensors):
+            raise UserError(
+                "the checkpoint was made by pagefl 0.1.0, and this version cannot go on from it; start a "
+                "new run"
+            )
         own = {name: value.shape for name, value in self.state().items() if ".replay." not in name}
         if {name: value.shape for name, value in tensors.items() if ".replay." not in name} != own:
-            raise UserError("the checkpoint is of another task, model, algorithm or players than spec.toml; restore the spec")
+            raise UserError(
+                "the checkpoint is of another task, model, algorithm or players than spec.toml; restore "
+                "the spec"
+            )
         self.game.load(tensors)
         if self.watch:
             for name, value in self.watch.tensors.items():
                 value.copy_(tensors[f"watch.{name}"])
-        self.round, self.payoffs, self.equilibrium = (facts[name] for name in ("round", "payoffs", "equilibrium"))
+        self.round, self.payoffs, self.equilibrium = (
+            facts[name] for name in ("round", "payoffs", "equilibrium")
+        )
         self._remember_models()
 
     def _remember_models(self) -> None:
@@ -85,8 +101,16 @@ class Rounds:
         known = {name: values[met] for name, values in self.game.follower.known.items()}
         local = known["test_accuracy"]
         worst = np.sort(local)[: max(1, len(local) // 10)]
-        taught = None if played.taught is None else (float(played.taught.critic.mean()), float(played.taught.actor.mean()))
-        server = None if played.losses is None else (float(played.losses.critic.mean()), float(played.losses.actor.mean()))
+        taught = (
+            None
+            if played.taught is None
+            else (float(played.taught.critic.mean()), float(played.taught.actor.mean()))
+        )
+        server = (
+            None
+            if played.losses is None
+            else (float(played.losses.critic.mean()), float(played.losses.actor.mean()))
+        )
         clients = (_mean(told["critic_loss"]), _mean(told["actor_loss"]))
         agents = {"clients": taught if np.isnan(clients[0]) else clients, "server": server}
         return {

@@ -47,7 +47,9 @@ class Run:
     def model(self) -> nn.Module:
         """The shared model W."""
         if "server.model" not in self.state:
-            raise UserError(f"{self.directory} has no checkpoint yet, so there is no model; let the run go on for longer")
+            raise UserError(
+                f"{self.directory} has no checkpoint yet, so there is no model; let the run go on for longer"
+            )
         return self._module(self.state["server.model"])
 
     def personal(self, client: int) -> nn.Module:
@@ -67,7 +69,9 @@ class Run:
 
     @property
     def _facts(self) -> list[str]:
-        rounds = f"{len(self.rounds)} of {self.planned} rounds" if self.planned else f"{len(self.rounds)} rounds"
+        rounds = (
+            f"{len(self.rounds)} of {self.planned} rounds" if self.planned else f"{len(self.rounds)} rounds"
+        )
         found = self.rounds[-1] if self.rounds else {}
         sides = {"global": found.get("global_accuracy"), "local": found.get("local_accuracy")}
         accuracies = [f"{side} accuracy {value:.3f}" for side, value in sides.items() if value is not None]

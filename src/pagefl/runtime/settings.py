@@ -30,11 +30,17 @@ class DeploySettings(BaseModel):
     deadline: Finite = Field(600.0, gt=0, description="seconds to wait for the replies of a round")
     patience: Finite = Field(600.0, gt=0, description="seconds to wait for nodes before the first round")
     fewest: Finite = Field(
-        0.5, gt=0, le=1, description="smallest share of the clients asked that must reply for a round to count"
+        0.5,
+        gt=0,
+        le=1,
+        description="smallest share of the clients asked that must reply for a round to count",
     )
-    largest_norm: Finite = Field(100.0, gt=1, description="largest norm of an upload, as a multiple of the round's median")
+    largest_norm: Finite = Field(
+        100.0, gt=1, description="largest norm of an upload, as a multiple of the round's median"
+    )
     tells: list[Literal["accuracy", "loss", "moves", "rewards"]] = Field(
-        ["accuracy", "loss", "moves", "rewards"], description="what clients report besides uploads and data size"
+        ["accuracy", "loss", "moves", "rewards"],
+        description="what clients report besides uploads and data size",
     )
 
     @field_validator("tells")
@@ -50,23 +56,35 @@ class Settings(BaseModel):
     seed: int = Field(0, ge=0, lt=2**63, description="seed of the data and of every random stream")
     lr: Finite = Field(0.1, gt=0, description="learning rate of local SGD")
     epochs: Count = Field(5, description="local epochs in each round")
-    batch_size: Count = Field(32, description="examples in a local batch; the last, smaller batch is used too")
+    batch_size: Count = Field(
+        32, description="examples in a local batch; the last, smaller batch is used too"
+    )
     weight_decay: Finite = Field(0.0, ge=0, description="weight decay of local SGD, added after clipping")
     clip: float = Field(10.0, gt=0, description="largest norm of a step's direction; inf for no clipping")
     participation: Finite = Field(1.0, gt=0, le=1, description="fraction of clients that train in each round")
     holdout: Finite = Field(
-        0.0, ge=0, lt=1, description="share of each client's training data that is kept out of training, for states and rewards"
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each client's training data that is kept out of training, for states and "
+        "rewards",
     )
-    reward_penalty: Finite = Field(0.0, ge=0, description="number added to a loss before it becomes the reward 1 / loss")
+    reward_penalty: Finite = Field(
+        0.0, ge=0, description="number added to a loss before it becomes the reward 1 / loss"
+    )
     reward: Literal["aggregate", "weighted-local"] = Field(
         "aggregate",
-        description="loss of which the server's reward is made: the new model's, or the weighted sum of the clients'",
+        description="loss of which the server's reward is made: the new model's, or the weighted sum of "
+        "the clients'",
     )
     protocol: Literal["clean", "released"] = Field(
         "clean",
-        description="clean: states and rewards use no test data; released: they use TEST data, as the published programs do",
+        description="clean: states and rewards use no test data; released: they use TEST data, as the "
+        "published programs do",
     )
-    look: Count = Field(4000, description="largest number of game-half examples on which the server evaluates each upload")
+    look: Count = Field(
+        4000, description="largest number of game-half examples on which the server evaluates each upload"
+    )
     gamma: Finite = Field(0.99, gt=0, lt=1, description="discount factor of pay-offs")
     bias: str | list[list[int | str]] = Field(
         "1:1", description="demand ratio server:clients, such as 10:1, or a schedule [[round, ratio], …]"
@@ -78,35 +96,59 @@ class Settings(BaseModel):
         "rounds", description="when to stop: after all rounds, or when the game has converged"
     )
     equilibrium_window: int = Field(
-        50, ge=2, le=MOST, description="number of rounds over which changes must stay small for the game to count as converged"
+        50,
+        ge=2,
+        le=MOST,
+        description="number of rounds over which changes must stay small for the game to count as converged",
     )
     equilibrium_models: Finite = Field(
-        1e-3, gt=0, description="largest mean relative change of the models per round that counts as converged"
+        1e-3,
+        gt=0,
+        description="largest mean relative change of the models per round that counts as converged",
     )
     equilibrium_payoffs: Finite = Field(
-        1e-2, gt=0, description="largest mean relative change of the pay-offs per round that counts as converged"
+        1e-2,
+        gt=0,
+        description="largest mean relative change of the pay-offs per round that counts as converged",
     )
     on_bad_upload: Literal["quarantine", "stop"] = Field(
-        "quarantine", description="what happens when an upload is not finite: leave the client out, or stop the run"
+        "quarantine",
+        description="what happens when an upload is not finite: leave the client out, or stop the run",
     )
     device: str = Field("cpu", description="torch device to train on")
     workers: int = Field(
-        0, ge=0, le=MOST_WORKERS, description="worker processes; 0 for one per core. Changes speed, never results"
+        0,
+        ge=0,
+        le=MOST_WORKERS,
+        description="worker processes; 0 for one per core. Changes speed, never results",
     )
-    chunk: Every = Field(0, description="clients trained together in one piece of work; 0 for what suits the path")
+    chunk: Every = Field(
+        0, description="clients trained together in one piece of work; 0 for what suits the path"
+    )
     path: Literal["auto", "fused", "stacked", "rows"] = Field(
         "auto", description="how models are trained; auto measures once and remembers"
     )
-    checkpoint_seconds: Finite = Field(10.0, ge=0, description="seconds between checkpoints; 0 for one after every round")
-    stages_every: Every = Field(0, description="rounds between checkpoints that are kept for `pagefl verify`; 0 for none")
+    checkpoint_seconds: Finite = Field(
+        10.0, ge=0, description="seconds between checkpoints; 0 for one after every round"
+    )
+    stages_every: Every = Field(
+        0, description="rounds between checkpoints that are kept for `pagefl verify`; 0 for none"
+    )
     deploy: DeploySettings = Field(DeploySettings(), description="settings of deployments")
-    clients_every: Every = Field(1, description="rounds between records of every client's numbers; 0 for none")
+    clients_every: Every = Field(
+        1, description="rounds between records of every client's numbers; 0 for none"
+    )
 
     @field_validator("bias")
     @classmethod
     def _ratios(cls, value: str | list[list[int | str]]) -> str | list[list[int | str]]:
         for entry in [[0, value]] if isinstance(value, str) else value:
-            if len(entry) != 2 or not isinstance(entry[0], int) or not isinstance(entry[1], str) or entry[0] < 0:
+            if (
+                len(entry) != 2
+                or not isinstance(entry[0], int)
+                or not isinstance(entry[1], str)
+                or entry[0] < 0
+            ):
                 raise ValueError(f"{shown(entry)} should be [round, ratio], such as [300, '10:1']")
             DemandRatio.parse(entry[1])
         if isinstance(value, list) and len({entry[0] for entry in value}) < len(value):
@@ -121,4 +163,7 @@ class Settings(BaseModel):
     def shifts(self) -> list[tuple[int, DemandRatio]]:
         """The rounds from which the demand ratio changes, and its new values."""
         entries: list[list[int | str]] = [[0, self.bias]] if isinstance(self.bias, str) else self.bias
-        return sorted(((int(start), DemandRatio.parse(str(ratio))) for start, ratio in entries), key=lambda shift: shift[0])
+        return sorted(
+            ((int(start), DemandRatio.parse(str(ratio))) for start, ratio in entries),
+            key=lambda shift: shift[0],
+        )

@@ -91,7 +91,9 @@ def simulate(
         begin, data.of_server, client_half.size, uploads=client_half.storage.uploads, allocate=allocate
     )
     largest = int(data.train.sizes.max())
-    batches.check_room(min(client_half.chunk, client_half.size), largest, settings.epochs, settings.batch_size)
+    batches.check_room(
+        min(client_half.chunk, client_half.size), largest, settings.epochs, settings.batch_size
+    )
     if shared.in_file:
         say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
     return Simulation(server_half, client_half, settings)

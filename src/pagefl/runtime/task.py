@@ -40,7 +40,10 @@ class Task:
             if setting not in Settings.model_fields:
                 close = get_close_matches(str(setting), Settings.model_fields, 1)
                 meant = f"; did you mean {close[0]}?" if close else ""
-                raise UserError(f"task {name}: there is no setting {setting!r}{meant}; see pagefl.RunSpec for all settings")
+                raise UserError(
+                    f"task {name}: there is no setting {setting!r}{meant}; see pagefl.RunSpec for all "
+                    "settings"
+                )
 
     @cached_property
     def data(self) -> Splits:
@@ -65,7 +68,9 @@ class Task:
             words = " ".join(str(error).split())
             raise UserError(f"task {self.name}: {field}() failed: {type(error).__name__}: {words}") from error
         if not isinstance(made, kind):
-            raise UserError(f"task {self.name}: {field}() returned a {type(made).__name__}; expected a {kind.__name__}")
+            raise UserError(
+                f"task {self.name}: {field}() returned a {type(made).__name__}; expected a {kind.__name__}"
+            )
         return made
 
     def __repr__(self) -> str:
@@ -79,7 +84,10 @@ class Task:
         """Facts about the task. They neither build its model nor read its data."""
         model = getattr(self.module, "__name__", type(self.module).__name__)
         if isinstance(self.module, nn.Module):
-            model = f"{type(self.module).__name__} with {sum(p.numel() for p in self.module.parameters())} parameters"
+            model = (
+                f"{type(self.module).__name__} with "
+                f"{sum(p.numel() for p in self.module.parameters())} parameters"
+            )
         known = isinstance(self._data, Splits) or "data" in self.__dict__
         data = [f"{len(self.data.train)} clients", *self.data.facts] if known else ["data not read yet"]
         return [model, *data, *(f"{name} = {value}" for name, value in self.settings.items())]

@@ -62,7 +62,8 @@ class SharedRows:
         free = shutil.disk_usage(place).free
         if size > max(self.room, free):
             raise UserError(
-                f"the clients' models need {readable(size)}: memory has room for {readable(self.room)} of them, and the disk "
+                f"the clients' models need {readable(size)}: memory has room for {readable(self.room)} of "
+                "them, and the disk "
                 f"of {place} for {readable(free)}; use fewer clients or a smaller model"
             )
 
@@ -113,7 +114,9 @@ class Workers:
     If a worker dies, another one repeats its job from the state in which the job began.
     """
 
-    def __init__(self, count: int, work: Callable[[Any], object], keep: Callable[[Any], PutBack], say: Say) -> None:
+    def __init__(
+        self, count: int, work: Callable[[Any], object], keep: Callable[[Any], PutBack], say: Say
+    ) -> None:
         """`keep(job)` keeps what a job reads and overwrites. It returns a function that restores it."""
         self.work, self.keep, self.say = work, keep, say
         self.processes: dict[Connection, BaseProcess] = {}
@@ -155,7 +158,9 @@ class Workers:
     def _start(self) -> Connection:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, [*self.processes, ours], self.work, os.getpid()), daemon=True)
+        process = context.Process(
+            target=_serve, args=(theirs, [*self.processes, ours], self.work, os.getpid()), daemon=True
+        )
         process.start()
         theirs.close()
         self.processes[ours] = process
@@ -167,7 +172,8 @@ class Workers:
         process.join()  # it writes nothing from here on
         if deaths == MOST_DEATHS:
             raise UserError(
-                f"{deaths} worker processes died of the same piece of work (out of memory?); nothing already written is lost, "
+                f"{deaths} worker processes died of the same piece of work (out of memory?); nothing "
+                "already written is lost, "
                 "and `pagefl resume` goes on, best with fewer `workers` in spec.toml"
             )
         self.say("a worker process died; another one does its piece of work again")

@@ -27,7 +27,9 @@ class ClientAgents(ClientPolicy):
         super().__init__(setup)
         self.ranges, self.state, self.earned = ranges, state, earned
         states = len(state(Scores(np.zeros(0), np.zeros(0))))
-        self.learner = Learner("client", setup.clients, states, 2, setup.rounds, setup.seed, learning, setup.first)
+        self.learner = Learner(
+            "client", setup.clients, states, 2, setup.rounds, setup.seed, learning, setup.first
+        )
 
     def observe(self, round: int, clients: Integers, seen: Observation) -> Losses | None:
         return self.learner.observe(round, clients, np.stack(self.state(seen.scores), axis=1))

@@ -1,5 +1,5 @@
-"""Dap-FL. Chen, Wang, Chen, Yan, Lin: Dap-FL: Federated Learning Flourishes by Adaptive Tuning and Secure Aggregation.
-TPDS 2023."""
+"""Dap-FL. Chen, Wang, Chen, Yan, Lin: Dap-FL: Federated Learning Flourishes by Adaptive Tuning and Secure
+Aggregation. TPDS 2023."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,9 @@ class DapFl(Players):
     explore_rounds: Rounds = 50_000
 
     def client_policy(self, setup: Setup) -> ClientPolicy:
-        ranges = Ranges(self.lr_min, self.lr_max, self.epochs_max, protocol="released" if setup.released else "clean")
+        ranges = Ranges(
+            self.lr_min, self.lr_max, self.epochs_max, protocol="released" if setup.released else "clean"
+        )
         ddpg = DdpgSettings(self.actor_lr, self.critic_lr, self.tau, self.gamma)
         learning = Learning(ddpg, self.warm_up, self.explore_rounds)
         return ClientAgents(

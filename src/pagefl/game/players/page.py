@@ -1,5 +1,5 @@
-"""PAGE. Chen, Wang, Hu, Yan, Zhou, Lin: PAGE: Equilibrate Personalization and Generalization in Federated Learning.
-WWW 2024."""
+"""PAGE. Chen, Wang, Hu, Yan, Zhou, Lin: PAGE: Equilibrate Personalization and Generalization in Federated
+Learning. WWW 2024."""
 
 from dataclasses import dataclass
 
@@ -52,14 +52,25 @@ class Page(Players):
         """State: the shared model's accuracy on the client's data. Reward: 1 / loss of its own model."""
         learning = self._learning(self.explore_rounds)
         return ClientAgents(
-            setup, self._ranges(setup), learning, state=lambda seen: [seen.accuracy], earned=lambda outcome: outcome.reward
+            setup,
+            self._ranges(setup),
+            learning,
+            state=lambda seen: [seen.accuracy],
+            earned=lambda outcome: outcome.reward,
         )
 
     def server_policy(self, setup: Setup) -> ServerPolicy:
-        return PageServer(setup, self._ranges(setup), self._learning(0))  # it does not explore after the warm-up
+        # it does not explore after the warm-up
+        return PageServer(setup, self._ranges(setup), self._learning(0))
 
     def _ranges(self, setup: Setup) -> Ranges:
-        return Ranges(self.lr_min, self.lr_max, self.epochs_max, self.temperature, "released" if setup.released else "clean")
+        return Ranges(
+            self.lr_min,
+            self.lr_max,
+            self.epochs_max,
+            self.temperature,
+            "released" if setup.released else "clean",
+        )
 
     def _learning(self, explore_rounds: int) -> Learning:
         ddpg = DdpgSettings(self.actor_lr, self.critic_lr, self.tau, self.gamma)

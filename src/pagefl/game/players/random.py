@@ -54,5 +54,7 @@ class RandomServer(ServerPolicy):
         self.ranges = ranges
 
     def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
-        action = 2 * rng.uniforms(rng.keys(self.setup.seed, "random server", round, clients.tolist()), 1)[:, 0] - 1
+        action = (
+            2 * rng.uniforms(rng.keys(self.setup.seed, "random server", round, clients.tolist()), 1)[:, 0] - 1
+        )
         return self.ranges.weights(action)

@@ -1,7 +1,8 @@
 """Scoring: one small network scores each upload by what can be seen of it, and scores make weights.
 
-The server knows its own loss, on its game half, as a function of the weights. So it needs no critic and no exploration: how
-the loss changes with each weight is computed, and N uploads of a round are N training examples of one network.
+The server knows its own loss, on its game half, as a function of the weights. So it needs no critic and no
+exploration: how the loss changes with each weight is computed, and N uploads of a round are N training
+examples of one network.
 """
 
 import numpy as np
@@ -21,7 +22,10 @@ HIDDEN = (16, 16)
 
 
 class Scoring(ServerPolicy):
-    """Weights are by data size, times a factor for each upload. The network does not depend on who is scored."""
+    """Weights are by data size, times a factor for each upload.
+
+    The network does not depend on who is scored.
+    """
 
     def __init__(self, setup: Setup, temperature: float, lr: float) -> None:
         super().__init__(setup)

@@ -1,10 +1,10 @@
 """PAGE with one policy for all clients: a round brings as many transitions as it has clients.
 
-A client's reward is how much its training lowered its own loss, compared with the other clients of its round: all of them
-trained the same model, so what is left is what each did differently. One client's move hardly changes the shared model, so
-there is no future to weigh, and a transition is complete in its own round. No client can find out by itself what smaller
-steps do to the shared model, and agents that look a few rounds ahead shrink them too soon. So the learning-rate decay at the
-end of a run is not learned: it is a schedule.
+A client's reward is how much its training lowered its own loss, compared with the other clients of its round:
+all of them trained the same model, so what is left is what each did differently. One client's move hardly
+changes the shared model, so there is no future to weigh, and a transition is complete in its own round. No
+client can find out by itself what smaller steps do to the shared model, and agents that look a few rounds
+ahead shrink them too soon. So the learning-rate decay at the end of a run is not learned: it is a schedule.
 """
 
 from abc import abstractmethod
@@ -94,11 +94,16 @@ class PageShared(Players):
         return self.explore * rounds > self.warm_up
 
     def agents(self, setup: Setup, count: int, transitions: int) -> Ddpg:
-        """Agents that all begin at the task's own settings. `transitions`: of a round, that each agent keeps."""
+        """Agents that all begin at the task's own settings.
+
+        `transitions`: of a round, that each agent keeps.
+        """
         # Without a future there is nothing for targets to steady.
         settings = DdpgSettings(self.actor_lr, self.critic_lr, 1.0, 0.0, self.batch_size, (64, 64))
         needed = 2 * networks.numbers_needed(STATES, ACTIONS, settings.hidden)
-        draw = torch.from_numpy(2 * rng.uniforms(rng.keys(setup.seed, "shared policy", 0, [0]), needed) - 1).float()
+        draw = torch.from_numpy(
+            2 * rng.uniforms(rng.keys(setup.seed, "shared policy", 0, [0]), needed) - 1
+        ).float()
         ddpg = Ddpg(draw.expand(count, -1), STATES, ACTIONS, RECENT * transitions, settings)
         edge = EDGE if self.learns(setup.rounds) else 1 - 1e-6
         usual = torch.from_numpy(self.ranges.action(setup.lr, setup.epochs)).float().clamp(-edge, edge)
@@ -107,10 +112,15 @@ class PageShared(Players):
         return ddpg
 
     def decayed_share(self, demand: DemandRatio) -> float:
-        """The share of rounds that the decay takes: more when either side is in demand, since small steps raise both
-        accuracies at once, and half as much more for clients. All for the shared model, it begins where exploring ends."""
+        """The share of rounds that the decay takes: more when either side is in demand, since small steps
+        raise both accuracies at once, and half as much more for clients. All for the shared model, it begins
+        where exploring ends."""
         tipped = 2 * demand.server / (demand.server + demand.clients) - 1
-        return self.decay + max(tipped, -tipped / 2) * max(0.0, 1 - self.explore - self.decay) if self.decay else 0.0
+        return (
+            self.decay + max(tipped, -tipped / 2) * max(0.0, 1 - self.explore - self.decay)
+            if self.decay
+            else 0.0
+        )
 
 
 class SharingClients(ClientPolicy):
@@ -138,15 +148,23 @@ class SharingClients(ClientPolicy):
         explores = round <= until and not decayed and not self.frozen
         if explores:
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + clients).tolist())
-            action = (action + self.players.noise * torch.from_numpy(rng.normals(keys, ACTIONS)).float()).clamp(-1, 1)
-        earned, exploring = torch.full([len(clients), 1], torch.nan), torch.full([len(clients), 1], float(explores))
+            action = (
+                action + self.players.noise * torch.from_numpy(rng.normals(keys, ACTIONS)).float()
+            ).clamp(-1, 1)
+        earned, exploring = (
+            torch.full([len(clients), 1], torch.nan),
+            torch.full([len(clients), 1], float(explores)),
+        )
         self.transition[torch.from_numpy(clients)] = torch.cat([state, action, earned, exploring], dim=1)
         moves = action.double().numpy()
         lr = self.ranges.lr(moves[:, 0])
         return Moves(lr * self._least(lr, share, seen.demand) ** decayed, self.ranges.epochs(moves[:, 1]))
 
     def _least(self, lr: Floats, share: float, demand: DemandRatio) -> Floats:
-        """By which factor lr has fallen at the end of the decay. Clients in demand keep steps that personalise."""
+        """By which factor lr has fallen at the end of the decay.
+
+        Clients in demand keep steps that personalise.
+        """
         depth = min(1.0, 0.5 + demand.server / (demand.server + demand.clients))
         return np.maximum((self.ranges.lr_min / lr) ** depth, np.exp(-STEEPEST * share * self.setup.rounds))
 
@@ -227,8 +245,15 @@ class ClientsOfAveragedAgents(SharingClients):
 
 
 def sent_agent(ddpg: Ddpg) -> State:
-    """The parts of an agent that are averaged. What only steadies learning (targets, moments) stays with the clients."""
-    return {f"agent.{net}.{part}": value[0].clone() for net in ("actor", "critic") for part, value in ddpg.nets[net].items()}
+    """The parts of an agent that are averaged.
+
+    What only steadies learning (targets, moments) stays with the clients.
+    """
+    return {
+        f"agent.{net}.{part}": value[0].clone()
+        for net in ("actor", "critic")
+        for part, value in ddpg.nets[net].items()
+    }
 
 
 class Teacher(Protocol):
@@ -325,7 +350,10 @@ class SharedServer(ServerPolicy):
 
     @property
     def tensors(self) -> State:
-        return {**self.scoring.tensors, **{f"shared.{name}": value for name, value in self.teacher.tensors.items()}}
+        return {
+            **self.scoring.tensors,
+            **{f"shared.{name}": value for name, value in self.teacher.tensors.items()},
+        }
 
     def freeze(self) -> None:
         self.frozen = self.scoring.frozen = True
