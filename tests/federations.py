@@ -12,6 +12,7 @@ from pagefl.core.clients import ClientHalf, Trained
 from pagefl.core.examples import Splits
 from pagefl.core.server import ServerHalf
 from pagefl.core.training.model import Model
+from pagefl.core.training.plan.model import PlanModel
 from pagefl.core.training.stack import Training
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.simulation import simulate
@@ -56,16 +57,19 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
 
 
-MODULES: dict[str, Callable[[], nn.Module]] = {"linear": linear, "mlp": mlp}
-SETTINGS = {
-    "rounds": 3,
-    "lr": 0.3,
-    "epochs": 2,
-    "batch_size": 4,
-    "weight_decay": 0.01,
-    "clip": 0.8,
-    "workers": 1,
-}
+def net() -> nn.Module:
+    """A module that can be planned."""
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, CLASSES))
+
+
+def planned(module: nn.Module) -> PlanModel:
+    """The plan of a module that takes rows of features, or images."""
+    images = any(isinstance(part, nn.Conv2d) for part in module.modules())
+    return PlanModel(module, torch.zeros(2, 3, 32, 32, dtype=torch.uint8) if images else torch.ones(2, FEATURES))
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {"linear": linear, "mlp": mlp, "net": net}
+SETTINGS = {"rounds": 3, "lr": 0.3, "epochs": 2, "batch_size": 4, "weight_decay": 0.01, "clip": 0.8, "workers": 1}
 
 # Of algorithms whose defaults train for long: the same rules, sooner done.
 QUICK = {"ditto": {"personal_epochs": 3}, "fedala": {"tolerance": 10.0}, "pfedme": {"inner_steps": 2}}

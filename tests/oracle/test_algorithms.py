@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pytest
 import torch
-from federations import SETTINGS, Federation, data, linear, mlp
+from federations import SETTINGS, Federation, data, linear, mlp, net, planned
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
@@ -94,8 +94,8 @@ def average(models: list[Tensor], ids: Iterable[int]) -> Tensor:
 
 def body_width(module: nn.Module) -> int:
     """The parameters before the last layer."""
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return sum(p.numel() for layer in layers[:-1] for p in layer.parameters())
+    last = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
+    return sum(p.numel() for p in module.parameters()) - sum(p.numel() for p in last.parameters())
 
 
 def fedprox(module: nn.Module, first: Tensor, rounds: Rounds, mu: float) -> Expected:
@@ -336,8 +336,9 @@ PATHS = {
     "rows-linear": (RowModel, linear, 1),
     "stacked-mlp": (StackedModel, mlp, 5),
     "rows-mlp": (RowModel, mlp, 1),
+    "plan-net": (planned, net, 2),
 }
-CASES = [(name, path) for name in ORACLES for path in PATHS if name != "fedrecon" or path.endswith("mlp")]
+CASES = [(name, path) for name in ORACLES for path in PATHS if name != "fedrecon" or not path.endswith("linear")]
 
 
 def fresh(make: Callable[[], nn.Module]) -> nn.Module:

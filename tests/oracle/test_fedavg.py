@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from federations import SETTINGS, Federation, data, linear, mlp
+from federations import SETTINGS, Federation, data, linear, mlp, net, planned
 from torch import nn
 
 from pagefl import FederatedData
@@ -22,13 +22,8 @@ from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 
 SEED = 5
-PATHS = [
-    (LinearModel, linear),
-    (StackedModel, linear),
-    (RowModel, linear),
-    (StackedModel, mlp),
-    (RowModel, mlp),
-]
+PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS += [(planned, net), (RowModel, net)]
 
 
 class Plan(NamedTuple):
@@ -139,6 +134,8 @@ def texts(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         (StackedModel, lambda: resnet18(5, width=4), pictures),
         (RowModel, lambda: resnet18(5, stem="small", width=2), pictures),
         (RowModel, lambda: lstm(hidden=7), texts),
+        (planned, lambda: resnet18(5, width=4), pictures),
+        (planned, lambda: resnet18(5, stem="small", width=2), pictures),
     ],
 )
 def test_large_models_on_bytes(path, make, draw_client):

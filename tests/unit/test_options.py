@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from federations import CLASSES, FEATURES, client, linear, mlp
+from federations import CLASSES, FEATURES, client, linear, mlp, net, planned
 from torch.func import functional_call
 
 from pagefl import UserError
@@ -21,13 +21,8 @@ SEED, SIZES, N = 3, (5, 11, 8), 3
 LR, EPOCHS = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([2, 1, 3])
 TRAINING = Training(SEED, 0.1, batch_size=4, weight_decay=0.02, clip=0.7)
 EXAMPLES = Examples.of([client(size, i) for i, size in enumerate(SIZES)])
-PATHS = [
-    (LinearModel, linear),
-    (StackedModel, linear),
-    (RowModel, linear),
-    (StackedModel, mlp),
-    (RowModel, mlp),
-]
+PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS += [(planned, net), (RowModel, net)]
 
 
 def noise(name: str, *shape: int) -> torch.Tensor:
@@ -74,7 +69,7 @@ CASES = {  # by the width of a row and its head
 
 
 def plain(
-    module, rows: torch.Tensor, options: dict
+    module, rows: torch.Tensor, options: dict, momentum: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """One client after the other, one example batch after the other."""
     layout, rows = Layout(module), rows.clone()
@@ -89,13 +84,16 @@ def plain(
         logits = functional_call(module, layout.views(leaf), (x,)) + offset
         return torch.autograd.grad(torch.nn.functional.cross_entropy(logits, y), leaf)[0]
 
-    def step(row, direction, lr):
+    def step(row, direction, lr, velocity):
         norm = direction.norm()
         clipped = direction * min(1.0, TRAINING.clip / (float(norm) + 1e-6))
-        return row - lr * (clipped + TRAINING.weight_decay * row)
+        velocity.mul_(momentum).add_(clipped + TRAINING.weight_decay * row)
+        return row - lr * velocity
 
     for i in range(N):
         x, y = EXAMPLES.client(i)
+        velocity = torch.zeros_like(rows[i, columns])
+        top_velocity = None if top is None else torch.zeros_like(top[i])
         for chosen in batches(i, len(y), int(epochs[i]), options.get("part")):
             for _ in range(options.get("repeats", 1)):
                 if top is not None:
@@ -110,9 +108,9 @@ def plain(
                     direction = direction + mu[i] * (rows[i] - anchor[i])
                 if "shift" in options:
                     direction = direction + options["shift"][i]
-                rows[i, columns] = step(rows[i, columns], direction[columns], lrs[i])
+                rows[i, columns] = step(rows[i, columns], direction[columns], lrs[i], velocity)
                 if top is not None:
-                    top[i] = step(top[i], personal, lrs[i])
+                    top[i] = step(top[i], personal, lrs[i], top_velocity)
             if "anchor_rate" in options:
                 anchor[i] += options["anchor_rate"][i] * (rows[i] - anchor[i])
     return rows, anchor, top
@@ -131,22 +129,23 @@ def batches(i: int, size: int, epochs: int, part: tuple[float, float] | None) ->
     return [pool[places[:count]] for places, count in zip(index[0], counts[0], strict=True)]
 
 
-def stack(model) -> Stack:
+def stack(model, momentum: float = 0.0) -> Stack:
     counts = torch.stack([EXAMPLES.client(i)[1].bincount(minlength=CLASSES) for i in range(N)])
     facts = Facts(EXAMPLES.sizes, counts, 8.0)
-    return Stack(model, EXAMPLES, TRAINING, 1, torch.arange(N), 0, {}, {}, facts, LR, EPOCHS)
+    return Stack(model, EXAMPLES, TRAINING._replace(momentum=momentum), 1, torch.arange(N), 0, {}, {}, facts, LR, EPOCHS)
 
 
 @pytest.mark.parametrize(("path", "make"), PATHS)
 @pytest.mark.parametrize("case", CASES)
-def test_every_option_on_every_path(path, make, case):
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_every_option_on_every_path(path, make, case, momentum):
     with rng.torch_stream(1, "module"):
         module = make()
     layout = Layout(module)
     rows = layout.row(module) + 0.1 * noise("rows", N, layout.width)
     options = CASES[case](layout.width, layout.head)
-    expected = plain(module, rows, options)
-    for got, wanted in zip(stack(path(module)).descend(rows, **options), expected, strict=True):
+    expected = plain(module, rows, options, momentum)
+    for got, wanted in zip(stack(path(module), momentum).descend(rows, **options), expected, strict=True):
         if wanted is not None:
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 

@@ -43,7 +43,7 @@ def score(logits_of: Callable[[Tensor], Tensor], rows: int, examples: Examples, 
         logits = logits_of(x)
         losses[:, block : block + BLOCK] = cross_entropy(logits, y)
         hits[:, block : block + BLOCK] = logits.argmax(-1) == y
-    return Scores(_means(losses[real], sizes), _means(hits[real], sizes))
+    return Scores(means(losses[real], sizes), means(hits[real], sizes))
 
 
 def _positions(starts: Tensor, sizes: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def _positions(starts: Tensor, sizes: Tensor) -> Tensor:
     return torch.arange(int(sizes.sum())) + (starts - before).repeat_interleave(sizes)
 
 
-def _means(values: Tensor, sizes: Tensor) -> npt.NDArray[np.float64]:
+def means(values: Tensor, sizes: Tensor) -> npt.NDArray[np.float64]:
     """Sums of an owner's values in a fixed order, so that blocks and chunks do not show."""
     bounds = (sizes.cumsum(0) - sizes).numpy()
     return np.asarray(np.add.reduceat(values.numpy(), bounds) / sizes.numpy(), np.float64)

@@ -7,6 +7,10 @@ from torch import Tensor, nn
 
 from .errors import UserError
 
+# A convolution's weight [out, in, height, width] is held as [height, width, in, out]: each tap is one matrix, see `plan`.
+TAPS_FIRST = (2, 3, 1, 0)
+VERSION = 2  # of the order of columns: rows of another one are not read
+
 
 class Layout:
     """Which columns of a row hold which parameter.
@@ -58,14 +62,18 @@ class Layout:
 
     def row(self, module: nn.Module) -> Tensor:
         parameters = dict(module.named_parameters())
-        return torch.cat([parameters[name].detach().reshape(-1) for name in self.shapes])
+        return torch.cat([self.flat(parameters[name].detach()) for name in self.shapes])
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Every parameter of a row, or of each row of a stack, in its own shape and without a copy."""
-        lead = rows.shape[:-1]
-        return {
-            name: rows[..., self.columns[name]].view(*lead, *shape) for name, shape in self.shapes.items()
-        }
+        return {name: _shaped(rows[..., self.columns[name]], shape) for name, shape in self.shapes.items()}
+
+    def flat(self, value: Tensor, stacked: bool = False) -> Tensor:
+        """A parameter, or of a stack one for each row, as its columns hold it."""
+        lead = int(stacked)
+        if value.dim() - lead == 4:
+            value = value.permute(*range(lead), *(lead + d for d in TAPS_FIRST))
+        return value.reshape(*value.shape[:lead], -1)
 
     def fill(self, module: nn.Module, row: Tensor) -> nn.Module:
         """Write a row into a module, for people who want to use it."""
@@ -74,3 +82,12 @@ class Layout:
             for name, value in self.views(row).items():
                 parameters[name].copy_(value)
         return module
+
+
+def _shaped(columns: Tensor, shape: torch.Size) -> Tensor:
+    """A view of a parameter's columns in the parameter's own shape."""
+    lead = columns.dim() - 1
+    if len(shape) != 4:
+        return columns.view(*columns.shape[:-1], *shape)
+    held = columns.view(*columns.shape[:-1], *(shape[d] for d in TAPS_FIRST))
+    return held.permute(*range(lead), *(lead + TAPS_FIRST.index(d) for d in range(4)))

@@ -11,12 +11,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
+from pagefl.core import layout
 from pagefl.core.algorithm import State
 from pagefl.game.messages import Orders
 from pagefl.game.rewards import DemandRatio
 
 ARRAYS, NUMBERS, ASK = "arrays", "numbers", "ask"
-RAW = "raw float32"
+RAW = f"raw float32, rows {layout.VERSION}"
 
 
 class Refused(Exception):

@@ -46,13 +46,13 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
         task = spec.make_task()
         simulation = simulate(task, spec.make_algorithm(), spec, say)
         follower, leaders = simulation.game(spec.make_players())
-        bound = binding.facts_of(spec, simulation.data, task.fresh_module(spec.seed))
+        bound = binding.facts_of(spec, simulation.data, task.fresh_module(spec.seed), simulation.server.model)
         demand = Demand(spec.shifts(), directory)
         rounds = Rounds(Game(follower, leaders), spec, demand, simulation.models)
         with simulation.with_workers(say):
             for path in stages:
                 tensors, facts = checkpoint.read(path)
-                binding.check(bound, facts, directory / SPEC)
+                binding.check(bound, facts, directory / SPEC, say)
                 rounds.restore(tensors, facts)
                 say(f"stage {facts['round']}: replaying {trial.horizon} rounds with one move changed")
                 asked = demand.known(facts["round"] + 1)

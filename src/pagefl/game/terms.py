@@ -18,6 +18,7 @@ class Terms:
     freeze: frozenset[Factor] = frozenset()
     participation: float = 1.0
     on_bad_upload: Literal["quarantine", "stop"] = "quarantine"
+    lr_decay: float = 1.0  # of every learning rate, after each round
 
     @property
     def released(self) -> bool:

@@ -9,9 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from .pixels import Pixels
+
 Stem = Literal["imagenet", "small"]
 GROUPS = 2
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet; suitable for most photographs
 
 
 class Block(nn.Module):
@@ -31,23 +32,6 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inner = torch.relu(self.norm1(self.conv1(x)))
         return torch.relu(self.norm2(self.conv2(inner)) + self.shortcut(x))
-
-
-class Pixels(nn.Module):
-    """Converts bytes to normalised floats. Images stay bytes in memory until they are used."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name, channels in (("mean", MEAN), ("std", STD)):
-            self.register_buffer(name, torch.tensor(channels)[:, None, None], persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dtype == torch.uint8:
-            x = x.to(self.mean.dtype) / 255
-        return (x - self.mean) / self.std
 
 
 class ResNet(nn.Module):

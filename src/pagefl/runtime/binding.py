@@ -7,26 +7,36 @@ from typing import Any
 
 from torch import nn
 
+from pagefl.core import layout
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Examples
+from pagefl.core.training.model import Model
 
 from .checkpoint import digest
 from .settings import NO_MATTER, Settings
+from .workers import Say
 
 MAY_CHANGE = {*NO_MATTER, "rounds", "stages_every"}  # between one start of a run and the next
 NAMED = 3  # settings named in an error
 
 
-def facts_of(settings: Settings, data: Mapping[str, Examples], module: nn.Module) -> dict[str, Any]:
-    """What a checkpoint records of settings and data."""
-    return {"spec": _plain(settings.model_dump()), "data": _fingerprints(data, module)}
+def facts_of(settings: Settings, data: Mapping[str, Examples], module: nn.Module, model: Model) -> dict[str, Any]:
+    """What a checkpoint records of settings, data, and how models are held and trained."""
+    how = {"rows": layout.VERSION, "arithmetic": model.arithmetic}
+    return {"spec": _plain(settings.model_dump()), "data": _fingerprints(data, module), **how}
 
 
-def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path) -> None:
+def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path, say: Say) -> None:
     """Raise if settings or data differ from the checkpoint's. `now`: the current `facts_of`.
 
     Checkpoints of version 0.1.0 record neither.
     """
+    if facts.get("rows", 1) != now["rows"]:
+        raise UserError(
+            f"{spec.parent}: the checkpoint holds models in the order of another version of pagefl; start a new run"
+        )
+    if (made := facts.get("arithmetic")) != now["arithmetic"]:
+        say(f"the run was trained with {made}, and goes on with {now['arithmetic']}: its last digits will differ")
     check_settings(now["spec"], facts, spec)
     made = facts.get("data", now["data"])
     if changed := [name for name in {**made, **now["data"]} if made.get(name) != now["data"].get(name)]:

@@ -47,10 +47,14 @@ def start(
     x = examples.x[: settings.batch_size]
     x = x.to(Layout(module).dtype) if x.is_floating_point() else x
     with rng.torch_stream(settings.seed, "measuring"):
-        model = paths.build(module, x, settings.path, settings.device)
+        model = paths.build(module, x, settings.path, settings.device, say)
     if not linear.compiled():
         say("compiling the kernels (once; kept in numba's cache) …")
-    training = Training(settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip)
+    if model.why:
+        say(f"path = {model.path}; not the faster plan, since {model.why}")
+    training = Training(
+        settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip, settings.momentum
+    )
     return Start(model, model.layout.row(module), algorithm, training, settings)
 
 
@@ -106,4 +110,5 @@ def terms_of(settings: Settings) -> Terms:
         freeze=frozenset(settings.freeze),
         participation=settings.participation,
         on_bad_upload=settings.on_bad_upload,
+        lr_decay=settings.lr_decay,
     )

@@ -67,7 +67,7 @@ def loop(
     path = directory.path if directory else None
     models = None if simulation is None else simulation.models
     with directory.open(say) if directory else nullcontext():
-        bound = binding.facts_of(settings, data, make_module()) if directory else {}
+        bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
         rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models)
         journal = Journal(rounds, directory, bound, found)
@@ -100,7 +100,7 @@ def _last(directory: RunDirectory, bound: dict[str, Any], settings: Settings, sa
     """The checkpoint to continue from, if there is one. It must belong to these settings and data."""
     found = directory.last(say)
     if found:
-        binding.check(bound, found.facts, directory.path / SPEC)
+        binding.check(bound, found.facts, directory.path / SPEC, say)
         if settings.rounds < (reached := found.facts["round"]):
             raise UserError(
                 f"rounds = {settings.rounds}: the run is already at round {reached}; choose at least "

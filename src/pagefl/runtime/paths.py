@@ -1,4 +1,4 @@
-"""Chooses how a module is trained: fused, stacked or row by row. Measured once on each machine."""
+"""Chooses how a module is trained: fused, planned, stacked or row by row. The last two are measured once on each machine."""
 
 import json
 import os
@@ -14,8 +14,11 @@ from pagefl.core.errors import UserError, shortened, shown
 from pagefl.core.training.descent import Batch
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import Model, RowModel, StackedModel, check_trainable
+from pagefl.core.training.plan import model as plan
+from pagefl.core.training.plan.model import PlanModel
+from pagefl.core.training.plan.trace import Unplanned
 
-PATHS: dict[str, type[Model]] = {kind.path: kind for kind in (LinearModel, StackedModel, RowModel)}
+from .workers import Say
 
 
 def check_device(device: str) -> None:
@@ -33,23 +36,43 @@ def check_device(device: str) -> None:
         ) from None
 
 
-def build(module: nn.Module, x: Tensor, path: str, device: str) -> Model:
+def build(module: nn.Module, x: Tensor, path: str, device: str, say: Say = lambda line: None) -> Model:
     """`x`: a batch of real examples."""
     random = check_trainable(module, x)
-    fused = LinearModel.fits(module, x, device)
-    if path == "auto":
-        path = "fused" if fused else "rows" if random else _measured(module, x, device)
-    if path == "fused" and not fused:
+    if path in ("auto", "fused") and LinearModel.fits(module, x, device):
+        return LinearModel(module, device)
+    if path == "fused":
         raise UserError(
-            "path = fused: the module is not one linear layer in float32 on the CPU; expected auto, "
-            "stacked or rows"
+            "path = fused: the module is not one linear layer in float32 on the CPU; expected auto, plan, stacked or rows"
         )
+    why = ""
+    if path in ("auto", "plan"):
+        try:
+            return _planned(module, x, device, say)
+        except Unplanned as reason:
+            why = str(reason)
+        if path == "plan":
+            raise UserError(f"path = plan: {why}; expected auto, stacked or rows")
     if path == "stacked" and random:
         raise UserError(
             "path = stacked: the module draws random numbers (dropout), which a stack would share; "
             "expected auto or rows"
         )
-    return PATHS[path](module, device)
+    if path == "auto":
+        path = "rows" if random else _measured(module, x, device)
+    model = {"stacked": StackedModel, "rows": RowModel}[path](module, device)
+    model.why = why
+    return model
+
+
+def _planned(module: nn.Module, x: Tensor, device: str, say: Say) -> Model:
+    if device != "cpu":
+        raise Unplanned("plans are for CPUs")
+    model = PlanModel(module, x)
+    if not plan.compiled():
+        say("compiling the plan's operations (once; kept in numba's cache) …")
+    model.check(x)
+    return model
 
 
 def _measured(module: nn.Module, x: Tensor, device: str) -> str:

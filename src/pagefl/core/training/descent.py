@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from pagefl.core.examples import Examples
 from .batches import Batches
 from .options import Options
 
+AUGMENTED = 32  # steps whose examples are augmented at a time
+Positions = npt.NDArray[np.int32]
 Change = Callable[[int, Tensor, Tensor], Tensor]  # (step, owners, x): the examples as that step sees them
 
 
@@ -40,6 +43,7 @@ class Descent:
     clip: float
     options: Options
     augment: Change | None = None
+    momentum: float = 0.0
 
     @property
     def lr(self) -> Tensor:
@@ -69,6 +73,20 @@ class Descent:
                 x = self.augment(step, self.owners[:n], x)
             yield n, Batch(x, y, weight, None if offset is None else offset[:n])
 
+    def pieces(self, i: int) -> Iterator[tuple[Tensor, Tensor, Positions, Positions]]:
+        """Row i's steps, for those who carry them out one after the other: x, y, and which of these each step uses."""
+        x, y = self.examples.client(int(self.owners[i]))
+        steps = int(self.batches.steps[i])
+        positions, counts = (part[i, :steps] for part in self.batches[:2])
+        if self.augment is None:
+            yield x, y, positions, counts
+            return
+        for first in range(0, steps, AUGMENTED):
+            chosen = torch.from_numpy(positions[first : first + AUGMENTED]).long()
+            seen = [self.augment(first + step, self.owners[i : i + 1], x[who][None])[0] for step, who in enumerate(chosen)]
+            places = np.arange(chosen.numel(), dtype=np.int32).reshape(chosen.shape)
+            yield torch.cat(seen), y[chosen.flatten()], places, counts[first : first + AUGMENTED]
+
     def direction(self, rows: Tensor, gradient: Tensor, who: Tensor, anchor: Tensor | None) -> Tensor:
         """Where a step of a sorted descent's first rows goes; `anchor` may have moved since the start."""
         n, options = len(rows), self.options
@@ -80,11 +98,15 @@ class Descent:
             gradient.add_(options.shift[:n])
         return gradient
 
-    def step(self, rows: Tensor, direction: Tensor) -> None:
-        """In place."""
+    def step(self, rows: Tensor, direction: Tensor, velocity: Tensor | None) -> None:
+        """In place. `velocity`: the running sum of steps, if there is momentum."""
         lr = rate = self.lr[: len(rows)]
         if self.clip < float("inf"):
             rate = lr * (self.clip / (direction.norm(dim=1) + 1e-6)).clamp(max=1.0)  # torch's clip_grad_norm_
+        if velocity is not None:
+            velocity.mul_(self.momentum).addcmul_(direction, (rate / lr)[:, None]).add_(rows, alpha=self.weight_decay)
+            rows.addcmul_(velocity, -lr[:, None])
+            return
         if self.weight_decay:
             rows.mul_((1 - lr * self.weight_decay)[:, None])
         rows.addcmul_(direction, -rate[:, None])

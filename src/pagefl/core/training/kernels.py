@@ -53,6 +53,7 @@ class Steps(NamedTuple):
     offset: Singles
     repeats: int
     anchor_rate: Singles
+    momentum: np.float32
 
 
 # Ten sums of eight lanes at a time, from two vectors and one number: what the sixteen registers of AVX2 hold.
@@ -239,7 +240,7 @@ def add_difference(factor, a, b, out):
 
 
 @njit(cache=True)
-def step(w, g, lr, weight_decay, clip):
+def step(w, g, v, lr, weight_decay, clip, momentum):
     rate = lr
     if clip < np.inf:
         squares = same(np.float32(0.0))
@@ -250,6 +251,13 @@ def step(w, g, lr, weight_decay, clip):
         norm = np.sqrt(total(plus(squares, others))) + np.float32(1e-6)
         if norm > clip:
             rate *= clip / norm
+    if momentum > 0:
+        factor, decays, speeds, rates = same(rate / lr), same(weight_decay), same(momentum), same(-lr)
+        for at in range(0, len(g), LANES):
+            slope = times_plus(decays, load(w, at), times(factor, load(g, at)))
+            store(v, at, times_plus(speeds, load(v, at), slope))
+            store(w, at, times_plus(rates, load(v, at), load(w, at)))
+        return
     decay, rates = same(np.float32(1.0) - lr * weight_decay), same(-rate)
     for at in range(0, len(g), LANES):
         store(w, at, times_plus(decay, load(w, at), times(rates, load(g, at))))
@@ -259,7 +267,7 @@ def step(w, g, lr, weight_decay, clip):
 def descend(rows, anchor, top, examples, options):
     """Local SGD of every row, in place; `anchor` and `top` move too where they are not empty."""
     x, y, starts, positions, counts, steps = examples
-    lr, weight_decay, clip, mu, shift, offset, repeats, anchor_rate = options
+    lr, weight_decay, clip, mu, shift, offset, repeats, anchor_rate, momentum = options
     features, none, one = x.shape[1], np.float32(0.0), np.float32(1.0)
     classes = rows.shape[1] // (features + 1)
     height = features + 1  # the last input is 1, for the bias
@@ -273,6 +281,7 @@ def descend(rows, anchor, top, examples, options):
         np.zeros(size, np.float32),
         np.zeros(size, np.float32),
     )
+    v, u = np.zeros(size, np.float32), np.zeros(size, np.float32)  # velocities of w and a
     inputs = np.zeros(tall * height, np.float32)
     errors, top_errors = np.zeros(tall * width, np.float32), np.zeros(tall * width, np.float32)
     bare = np.zeros(tall * width, np.float32)  # logits that no class has are out of the race
@@ -286,6 +295,8 @@ def descend(rows, anchor, top, examples, options):
             enter(shift[i], classes, features, width, p)
         if len(top):
             enter(top[i], classes, features, width, a)
+        clear(v, 0, size)
+        clear(u, 0, size)
         for at in range(steps[i]):
             count = counts[i, at]
             used = (count + GROUP - 1) // GROUP * GROUP
@@ -321,12 +332,12 @@ def descend(rows, anchor, top, examples, options):
                     add_difference(mu[i], w, h, g)
                 if len(shift):
                     add(one, p, g)
-                step(w, g, lr[i], weight_decay, clip)
+                step(w, g, v, lr[i], weight_decay, clip, momentum)
                 if len(top):
                     clear(g, 0, size)
                     for first in range(0, used, GROUP):
                         backward(inputs, first, height, top_errors, width, g)
-                    step(a, g, lr[i], weight_decay, clip)
+                    step(a, g, u, lr[i], weight_decay, clip, momentum)
             if len(anchor_rate):
                 add_difference(anchor_rate[i], w, h, h)
         leave(w, classes, features, width, rows[i])

@@ -86,6 +86,7 @@ class LinearModel(Model):
             offset=_array(options.offset, 2),
             repeats=options.repeats,
             anchor_rate=_array(options.anchor_rate, 1),
+            momentum=np.float32(descent.momentum),
         )
         kernels.descend(fresh, anchor, top, examples, steps)
         moved = (torch.from_numpy(part) if len(part) else None for part in (anchor, top))

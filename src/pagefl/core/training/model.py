@@ -26,6 +26,12 @@ class Model(ABC):
         self.layout = Layout(module)
         self.module = module.to(device)
         self.device = device
+        self.why = ""  # why no faster path was taken, where one was tried
+
+    @property
+    def arithmetic(self) -> str:
+        """What decides the last bits of results, besides the settings."""
+        return f"{self.path}, torch {torch.__version__}"
 
     @abstractmethod
     def logits(self, rows: Tensor, x: Tensor) -> Tensor:
@@ -51,14 +57,16 @@ class Model(ABC):
         order, options = order.to(rows.device), descent.options
         moving, anchor, top = rows[order], options.anchor, options.top  # all of them copies
         columns = options.columns or slice(None)
+        velocity = torch.zeros_like(moving) if descent.momentum else None
+        top_velocity = torch.zeros_like(top) if descent.momentum and top is not None else None
         for n, batch in descent.walk():
             active, who = moving[:n], order[:n]
             for _ in range(options.repeats):
                 personal = self._top_gradient(active, top[:n], batch) if top is not None else None
                 direction = descent.direction(active, self.gradient(active, batch, options.columns), who, anchor)
-                descent.step(active[:, columns], direction[:, columns])
+                descent.step(active[:, columns], direction[:, columns], None if velocity is None else velocity[:n, columns])
                 if top is not None and personal is not None:
-                    descent.step(top[:n], personal)
+                    descent.step(top[:n], personal, None if top_velocity is None else top_velocity[:n])
             if options.anchor_rate is not None and anchor is not None:
                 anchor[:n].add_(options.anchor_rate[:n, None] * (active - anchor[:n]))
         back = order.argsort()
@@ -75,7 +83,7 @@ class Model(ABC):
 
     def _leaves(self, rows: Tensor, columns: slice | None) -> tuple[dict[str, Tensor], list[str]]:
         """The parameters to differentiate by, and their names."""
-        leaves = {name: view.detach() for name, view in self.layout.views(rows).items()}
+        leaves = {name: view.detach().contiguous() for name, view in self.layout.views(rows).items()}
         wanted = self.layout.within(columns)
         for name in wanted:
             leaves[name].requires_grad_()
@@ -115,10 +123,10 @@ class StackedModel(Model):
         loss = (cross_entropy(logits, batch.y) * batch.weight).sum()
         gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted], materialize_grads=True)
         if columns is None:
-            return torch.cat([g.reshape(len(rows), -1) for g in gradients], dim=1)
+            return torch.cat([self.layout.flat(g, stacked=True) for g in gradients], dim=1)
         result = torch.zeros_like(rows)
         for name, g in zip(wanted, gradients, strict=True):
-            result[:, self.layout.columns[name]] = g.reshape(len(rows), -1)
+            result[:, self.layout.columns[name]] = self.layout.flat(g, stacked=True)
         return only(result, columns)
 
 
@@ -147,7 +155,7 @@ class RowModel(Model):
             loss = cross_entropy(logits, batch.y[i][real]).mean()
             gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted], materialize_grads=True)
             for name, g in zip(wanted, gradients, strict=True):
-                result[i, self.layout.columns[name]] = g.reshape(-1)
+                result[i, self.layout.columns[name]] = self.layout.flat(g)
         return only(result, columns)
 
 

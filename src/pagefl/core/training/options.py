@@ -20,7 +20,8 @@ class Options:
     """One stretch of local SGD for a stack of n clients.
 
     A step is `row <- row - lr * (clip(direction) + weight_decay * row)`, where the direction is
-    `gradient + mu * (row - anchor) + shift`. What is None is left out.
+    `gradient + mu * (row - anchor) + shift`. With momentum, `clip(direction) + weight_decay * row` is added to
+    `momentum` times the sum of the steps before. What is None is left out.
     """
 
     lr: Tensor | None = None  # [n]; None: the round's own

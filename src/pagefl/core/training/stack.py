@@ -30,6 +30,7 @@ class Training(NamedTuple):
     batch_size: int
     weight_decay: float = 0.0
     clip: float = float("inf")
+    momentum: float = 0.0
 
 
 @dataclass
@@ -87,7 +88,16 @@ class Stack:
         self._drawn[purpose] += 1
         batches = self._draw(self._keys(purpose, self.ids, count), epochs.numpy(), options.part)
         augment = self._augmented(purpose, count)
-        return Descent(self.examples, self.ids, batches, self.training.weight_decay, self.training.clip, options, augment)
+        return Descent(
+            self.examples,
+            self.ids,
+            batches,
+            self.training.weight_decay,
+            self.training.clip,
+            options,
+            augment,
+            self.training.momentum,
+        )
 
     def _augmented(self, purpose: str, count: int) -> Change | None:
         augment = self.examples.augment

@@ -1,0 +1,220 @@
+"""Local SGD and evaluation as loops over a plan's table. Compiled by numba; see `operations`."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from pagefl.core.rng import splitmix
+
+from ..simd import LANES, load, plus, same, times_plus, total
+from .blas import part
+from .operations import LINES, interpret, out_size
+
+AT_ONCE = 8192  # numbers whose squares are summed in float32
+TRAIN, DIFFERENTIATE, EVALUATE = range(3)
+
+
+class Plan(NamedTuple):
+    """A table, and how examples enter its arena."""
+
+    rows: npt.NDArray[Any]
+    entry: Any
+    scale: npt.NDArray[np.float32]
+    shift: npt.NDArray[np.float32]
+    logits: int  # where they begin
+    classes: int
+
+
+class Steps(NamedTuple):
+    """What the steps of one client have in common. What is empty is left out."""
+
+    lr: np.float32
+    weight_decay: np.float32
+    clip: np.float32
+    momentum: np.float32
+    mu: np.float32
+    anchor_rate: np.float32
+    anchor: npt.NDArray[np.float32]
+    shift: npt.NDArray[np.float32]
+    offset: npt.NDArray[np.float32]
+    repeats: int
+    live: npt.NDArray[np.int64]  # [n, 2] ranges of columns that have gradients
+    dead: npt.NDArray[np.int64]  # the other ones that are trained
+
+
+@part
+def enter(entry, x, who, scale, shift, arena):
+    """Put a batch of examples [., channel, position] into the arena, as x * scale + shift."""
+    if entry.kind == LINES:
+        expand(entry, x, who, scale, shift, arena)
+        return
+    n, channels = len(who), entry.inputs
+    to = arena[entry.x : entry.x + n * channels * entry.height * entry.width]
+    for p in range(entry.height * entry.width):
+        for i in range(n):
+            o = to[(p * n + i) * channels : (p * n + i + 1) * channels]
+            for c in range(channels):
+                o[c] = np.float32(x[who[i], c, p]) * scale[c] + shift[c]
+
+
+@part
+def expand(entry, x, who, scale, shift, arena):
+    """Lay images out for their first convolution: [padded row][tap of a row][channel][output column, example].
+
+    The rows that one row of outputs meets are then one matrix, without a copy for each of them.
+    """
+    n, channels, k, stride, pad = len(who), entry.inputs, entry.kernel_w, entry.stride_w, entry.pad_w
+    _, wide = out_size(entry)
+    m, columns = wide * n, (entry.width + 2 * pad + stride - 1) // stride
+    lines = arena[entry.x : entry.x + (entry.height + 2 * entry.pad_h) * k * channels * m]
+    line = arena[entry.scratch : entry.scratch + stride * columns * n]
+    line[:] = np.float32(0)
+    lines[: entry.pad_h * k * channels * m] = np.float32(0)
+    lines[(entry.height + entry.pad_h) * k * channels * m :] = np.float32(0)
+    places = np.empty(entry.width, np.int64)
+    for w in range(entry.width):  # columns of one phase of the stride lie together
+        places[w] = ((w + pad) % stride * columns + (w + pad) // stride) * n
+    for h in range(entry.height):
+        for c in range(channels):
+            a, b = scale[c], shift[c]
+            for i in range(n):
+                own = x[who[i], c]
+                for w in range(entry.width):
+                    line[places[w] + i] = np.float32(own[h * entry.width + w]) * a + b
+            for tap in range(k):
+                at = (tap % stride * columns + tap // stride) * n
+                to = (((h + entry.pad_h) * k + tap) * channels + c) * m
+                for j in range(m):
+                    lines[to + j] = line[at + j]
+
+
+@part
+def squared(values, ranges):
+    """The sum of squares: float32 in blocks, float64 over them."""
+    result = 0.0
+    for r in range(len(ranges)):
+        at, end = ranges[r, 0], ranges[r, 1]
+        while at + 4 * LANES <= end:
+            stop = min(at + AT_ONCE, end)
+            a = same(np.float32(0))
+            b, c, d = a, a, a
+            while at + 4 * LANES <= stop:
+                v, w = load(values, at), load(values, at + LANES)
+                a, b = times_plus(v, v, a), times_plus(w, w, b)
+                v, w = load(values, at + 2 * LANES), load(values, at + 3 * LANES)
+                c, d = times_plus(v, v, c), times_plus(w, w, d)
+                at += 4 * LANES
+            result += total(plus(plus(a, b), plus(c, d)))
+        while at < end:
+            result += values[at] * values[at]
+            at += 1
+    return result
+
+
+@part
+def pull(row, gradient, ranges, steps, fresh):
+    """gradient += mu * (row - anchor) + shift; `fresh`: there is no gradient yet."""
+    for r in range(len(ranges)):
+        start, end = ranges[r]
+        g, w = gradient[start:end], row[start:end]
+        if fresh:
+            g[:] = np.float32(0)
+        if len(steps.anchor) and steps.mu != 0:
+            anchor = steps.anchor[start:end]
+            for j in range(len(g)):
+                g[j] += steps.mu * (w[j] - anchor[j])
+        if len(steps.shift):
+            shift = steps.shift[start:end]
+            for j in range(len(g)):
+                g[j] += shift[j]
+
+
+@part
+def move(row, gradient, ranges, steps, factor, velocity):
+    """One step of SGD, whose gradient is scaled by a factor (clipping)."""
+    keep, rate = np.float32(1) - steps.lr * steps.weight_decay, steps.lr * factor
+    for r in range(len(ranges)):
+        start, end = ranges[r]
+        g, w = gradient[start:end], row[start:end]
+        if len(velocity):
+            v = velocity[start:end]
+            for j in range(len(g)):
+                v[j] = steps.momentum * v[j] + (factor * g[j] + steps.weight_decay * w[j])
+                w[j] -= steps.lr * v[j]
+        else:
+            for j in range(len(g)):
+                w[j] = w[j] * keep - rate * g[j]
+
+
+@part
+def step(row, gradient, steps, velocity, everywhere):
+    """`everywhere`: columns without a gradient move too; otherwise they only decay, which is done once at the end."""
+    if everywhere:
+        pull(row, gradient, steps.live, steps, False)
+        pull(row, gradient, steps.dead, steps, True)
+    factor = np.float32(1)
+    if steps.clip < np.inf:
+        length = squared(gradient, steps.live) + (squared(gradient, steps.dead) if everywhere else 0.0)
+        factor = np.float32(min(1.0, steps.clip / (np.sqrt(length) + 1e-6)))
+        if length != length:  # not a number: let it show
+            factor = np.float32(length)
+    move(row, gradient, steps.live, steps, factor, velocity)
+    if everywhere:
+        move(row, gradient, steps.dead, steps, factor, velocity)
+
+
+@part
+def evaluate(logits, classes, labels, first, losses, hits):
+    """Loss and hit of each example of a batch."""
+    for i in range(len(labels)):
+        v, own = logits[i * classes : (i + 1) * classes], labels[i]
+        top, best = v[0], 0
+        for c in range(1, classes):
+            if not v[c] <= top:
+                top, best = v[c], c
+        s = 0.0
+        for c in range(classes):
+            s += np.exp(v[c] - top)
+        losses[first + i] = np.log(s) + top - v[own]
+        hits[first + i] = 1.0 if best == own else 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, steps, seed, losses, hits):
+    """Batch after batch: train the row in place, differentiate it, or evaluate it. One function, for numba compiles each
+    of them with everything that it calls."""
+    everywhere = len(steps.anchor) > 0 or len(steps.shift) > 0 or len(velocity) > 0
+    labels = np.empty(positions.shape[1], np.int64)
+    seen = 0
+    for t in range(len(counts)):
+        who = positions[t, : counts[t]]
+        for i in range(len(who)):
+            labels[i] = y[who[i]]
+        enter(plan.entry, x, who, plan.scale, plan.shift, arena)
+        for _ in range(steps.repeats):
+            seed, bits = splitmix(seed)
+            interpret(plan.rows, arena, row, gradient, len(who), labels, steps.offset, bits)
+            if mode == TRAIN:
+                step(row, gradient, steps, velocity, everywhere)
+        if mode == EVALUATE:
+            evaluate(arena[plan.logits :], plan.classes, labels[: len(who)], seen, losses, hits)
+        seen += len(who)
+        if mode == TRAIN and steps.anchor_rate != 0:
+            for j in range(len(row)):
+                steps.anchor[j] += steps.anchor_rate * (row[j] - steps.anchor[j])
+    if mode == TRAIN:
+        settle(row, gradient, steps, len(counts) * steps.repeats, everywhere)
+
+
+@part
+def settle(row, gradient, steps, done, everywhere):
+    """Columns that never get a gradient: decay them for all steps at once, or clear what pulled at them."""
+    keep = np.float32((1.0 - np.float64(steps.lr) * np.float64(steps.weight_decay)) ** done)
+    for r in range(len(steps.dead)):
+        for j in range(steps.dead[r, 0], steps.dead[r, 1]):
+            if everywhere:
+                gradient[j] = np.float32(0)
+            else:
+                row[j] *= keep

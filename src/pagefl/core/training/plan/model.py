@@ -1,0 +1,219 @@
+"""PlanModel: a module's local SGD as a table of operations over sgemm, run by one compiled interpreter."""
+
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pagefl.core.arrays import Floats
+from pagefl.core.evaluate import Scores, cross_entropy, means
+from pagefl.core.examples import Examples
+
+from ..descent import Batch, Descended, Descent
+from ..model import Model, only
+from . import blas, loops
+from .loops import Plan, Steps
+from .table import Table, rest, within
+from .trace import Trace, Unplanned, trace
+
+EVALUATED = 32  # examples at a time
+MOST = 128  # examples of one batch; larger ones are taken in parts
+CHECKED = 4  # examples on which a plan is compared with autograd
+ROUNDING = 1e-3  # far above float32's, far below what a wrong plan shows
+Row = npt.NDArray[np.float32]
+NOTHING, NOWHERE = np.zeros(0, np.float32), np.zeros(0)
+ZERO, NO_COLUMNS = np.float32(0), np.zeros((0, 2), np.int64)
+STILL = Steps(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, NOTHING, NOTHING, NOTHING, 1, NO_COLUMNS, NO_COLUMNS)  # no step at all
+
+
+class PlanModel(Model):
+    """Networks of convolutions, norms, poolings and dense layers, as their own forward shows them."""
+
+    path = "plan"
+    chunk = 1
+
+    def __init__(self, module: nn.Module, x: Tensor) -> None:
+        """`x`: a batch of examples. Raises `Unplanned` if the module computes what a plan cannot."""
+        super().__init__(module)
+        if blas.PROVIDER is None:
+            raise Unplanned("no sgemm was found in torch or NumPy")
+        if self.layout.dtype != torch.float32:
+            raise Unplanned(f"its weights are {self.layout.dtype}, not torch.float32")
+        self.trace: Trace = trace(module, x)
+        entering = self.trace.input
+        self._scale, self._shift = (part.astype(np.float32) for part in (entering.scale, entering.shift))
+        self._tables: dict[bool, Table] = {}
+        self._memory: Row | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        return f"plan, sgemm of {blas.PROVIDER}"
+
+    def logits(self, rows: Tensor, x: Tensor) -> Tensor:
+        table = self._table(EVALUATED, training=False)
+        result = torch.empty(*x.shape[:2], table.classes)
+        for row, own, answer in zip(rows, x, result, strict=True):
+            for start in range(0, len(own), EVALUATED):
+                part = own[start : start + EVALUATED]
+                self._run(loops.EVALUATE, table, row, part, torch.zeros(len(part), dtype=torch.long))
+                found = self._arena(table)[table.logits : table.logits + len(part) * table.classes]
+                answer[start : start + EVALUATED] = torch.from_numpy(found.reshape(len(part), table.classes))
+        return result
+
+    def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
+        result = torch.zeros_like(rows)
+        for i, row in enumerate(rows):
+            real = batch.weight[i] > 0
+            x, y = batch.x[i][real], batch.y[i][real]
+            offset = NOTHING if batch.offset is None else _numbers(batch.offset[i])
+            for start in range(0, len(y), MOST):
+                part = slice(start, start + MOST)
+                table = self._table(len(y[part]), training=True)
+                self._run(loops.DIFFERENTIATE, table, row, x[part], y[part], columns=columns, offset=offset)
+                result[i] += torch.from_numpy(self._gradient) * (len(y[part]) / len(y))
+        return only(result, columns)
+
+    def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
+        table = self._table(EVALUATED, training=False)
+        starts, sizes = examples.starts[owners].numpy(), examples.sizes[owners].numpy()
+        ends = sizes.cumsum()
+        if len(rows) == 1:  # owners that lie side by side are evaluated in one go
+            cuts = np.flatnonzero(np.r_[True, starts[1:] != starts[:-1] + sizes[:-1], True])
+            parts = [(0, starts[a], ends[a] - sizes[a], ends[b - 1]) for a, b in pairwise(cuts)]
+        else:
+            parts = [(i, starts[i], ends[i] - sizes[i], ends[i]) for i in range(len(starts))]
+        losses, hits = (np.empty(int(sizes.sum())) for _ in range(2))
+        for row, start, first, last in parts:
+            own = slice(int(start), int(start + last - first))
+            found = losses[first:last], hits[first:last]
+            self._run(loops.EVALUATE, table, rows[row], examples.x[own], examples.y[own], found=found)
+        return Scores(*(means(torch.from_numpy(part), torch.from_numpy(sizes)) for part in (losses, hits)))
+
+    def descend(self, rows: Tensor, descent: Descent) -> Descended:
+        options, size = descent.options, descent.batches.positions.shape[2]
+        if options.direction is not None or options.top is not None or size > MOST:
+            return super().descend(rows, descent)  # step by step, with the plan's gradients
+        table, columns = self._table(size, training=True), options.columns or slice(0, self.layout.width)
+        live, dead = within(table.live, columns), rest(table.live, columns)
+        plan, arena = self._plan(table, options.columns), self._arena(table)
+        fresh = rows.clone()
+        anchor = None if options.anchor is None else options.anchor.clone()
+        for i in range(len(rows)):
+            steps = Steps(
+                lr=np.float32(descent.lr[i]),
+                weight_decay=np.float32(descent.weight_decay),
+                clip=np.float32(descent.clip),
+                momentum=np.float32(descent.momentum),
+                mu=np.float32(_of(options.mu, i)),
+                anchor_rate=np.float32(_of(options.anchor_rate, i)),
+                anchor=NOTHING if anchor is None else anchor[i].numpy(),
+                shift=NOTHING if options.shift is None else _numbers(options.shift[i]),
+                offset=NOTHING if options.offset is None else _numbers(options.offset[i]),
+                repeats=options.repeats,
+                live=live,
+                dead=dead,
+            )
+            velocity = np.zeros(self.layout.width if descent.momentum else 0, np.float32)
+            moved = (fresh[i].numpy(), self._gradient, velocity)
+            for x, y, chosen, counts in descent.pieces(i):
+                data = (self._flat(x), y.numpy(), chosen, counts)
+                loops.run(loops.TRAIN, plan, arena, *moved, *data, steps, self._seed(), NOWHERE, NOWHERE)
+        return Descended(fresh, anchor, None)
+
+    @cached_property
+    def _gradient(self) -> Row:
+        return _aligned(self.layout.width)
+
+    def _table(self, examples: int, *, training: bool) -> Table:
+        found = self._tables.get(training)
+        if found is None or found.capacity < examples:
+            found = self._tables[training] = Table(self.trace, self.layout, examples, training=training)
+        return found
+
+    def _arena(self, table: Table) -> Row:
+        if self._memory is None or len(self._memory) < table.size:
+            self._memory = _aligned(table.size)
+        return self._memory
+
+    def _plan(self, table: Table, columns: slice | None = None) -> Plan:
+        operations = table.rows if columns is None else table.until(columns)
+        return Plan(operations, table.entry, self._scale, self._shift, table.logits, table.classes)
+
+    def _run(
+        self,
+        mode: int,
+        table: Table,
+        row: Tensor,
+        x: Tensor,
+        y: Tensor,
+        *,
+        columns: slice | None = None,
+        offset: Row = NOTHING,
+        found: tuple[Floats, Floats] = (NOWHERE, NOWHERE),
+    ) -> None:
+        """All of x in batches, without a step."""
+        count = len(y)
+        block = min(count, EVALUATED if mode == loops.EVALUATE else MOST)
+        positions = np.resize(np.arange(count, dtype=np.int32), (-(-count // block), block))
+        counts = np.minimum(block, count - block * np.arange(len(positions))).astype(np.int32)
+        if found[0] is NOWHERE:
+            found = np.empty(count), np.empty(count)
+        work = (_numbers(row), self._gradient, NOTHING, self._flat(x), y.numpy(), positions, counts)
+        steps = STILL._replace(offset=offset)
+        loops.run(mode, self._plan(table, columns), self._arena(table), *work, steps, self._seed(), *found)
+
+    def _flat(self, x: Tensor) -> npt.NDArray[Any]:
+        shape = self.trace.input.shape
+        x = x if x.dtype in (torch.uint8, torch.float32) else x.float()  # numba compiles for each type
+        return np.ascontiguousarray(x.reshape(len(x), shape.channels, shape.positions).numpy())
+
+    def _seed(self) -> np.uint64:
+        """For dropout: drawn from torch's generator, whose stream is the client's own."""
+        if not any(node.kind == "dropout" for node in self.trace.nodes):
+            return np.uint64(0)
+        return np.uint64(int(torch.randint(2**62, ())))
+
+    def check(self, x: Tensor) -> None:
+        """Compare with the module itself, at weights that hide nothing. Raises `Unplanned` if the trace is wrong."""
+        x, row = x[:CHECKED], self.layout.row(self.module)
+        row = (row + 0.1 * torch.cos(torch.arange(len(row)) * 0.7))[None]
+        leaf = row[0].requires_grad_()
+        theirs = functional_call(self._mode(training=False), self.layout.views(leaf), (x,))
+        y = torch.arange(len(x)) % theirs.shape[-1]
+        slope = torch.autograd.grad(cross_entropy(theirs, y).mean(), leaf)[0]
+        batch = Batch(x[None], y[None], torch.full((1, len(y)), 1 / len(y)))
+        kept = self.trace.nodes  # a dropout of nothing is what a module does outside of training
+        self.trace.nodes = [replace(node, number=0.0) if node.kind == "dropout" else node for node in kept]
+        ours = self.logits(row.detach(), batch.x)[0], self.gradient(row.detach(), batch)[0]
+        self.trace.nodes = kept
+        self._tables.clear()
+        for found, wanted, name in zip(ours, (theirs.detach(), slope), ("logits", "gradients"), strict=True):
+            if not (found - wanted).norm() <= ROUNDING * wanted.norm():
+                raise Unplanned(f"its plan computes other {name} than the module")
+
+
+def compiled() -> bool:
+    """Whether the loops lie in numba's cache, so that the first call is quick."""
+    return any(Path(loops.run.stats.cache_path or ".").glob("*run-*.nbi"))
+
+
+def _of(values: Tensor | float | None, i: int) -> float:
+    return 0.0 if values is None else float(values[i]) if isinstance(values, Tensor) else values
+
+
+def _numbers(row: Tensor) -> Row:
+    return row.contiguous().numpy()
+
+
+def _aligned(size: int) -> Row:
+    """Zeros that begin at a cache line."""
+    raw = np.zeros(size + 16, np.float32)
+    start = -raw.ctypes.data % 64 // 4
+    return raw[start : start + size]
