@@ -65,11 +65,21 @@ def net() -> nn.Module:
 def planned(module: nn.Module) -> PlanModel:
     """The plan of a module that takes rows of features, or images."""
     images = any(isinstance(part, nn.Conv2d) for part in module.modules())
-    return PlanModel(module, torch.zeros(2, 3, 32, 32, dtype=torch.uint8) if images else torch.ones(2, FEATURES))
+    return PlanModel(
+        module, torch.zeros(2, 3, 32, 32, dtype=torch.uint8) if images else torch.ones(2, FEATURES)
+    )
 
 
 MODULES: dict[str, Callable[[], nn.Module]] = {"linear": linear, "mlp": mlp, "net": net}
-SETTINGS = {"rounds": 3, "lr": 0.3, "epochs": 2, "batch_size": 4, "weight_decay": 0.01, "clip": 0.8, "workers": 1}
+SETTINGS = {
+    "rounds": 3,
+    "lr": 0.3,
+    "epochs": 2,
+    "batch_size": 4,
+    "weight_decay": 0.01,
+    "clip": 0.8,
+    "workers": 1,
+}
 
 # Of algorithms whose defaults train for long: the same rules, sooner done.
 QUICK = {"ditto": {"personal_epochs": 3}, "fedala": {"tolerance": 10.0}, "pfedme": {"inner_steps": 2}}

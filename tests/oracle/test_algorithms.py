@@ -338,7 +338,9 @@ PATHS = {
     "rows-mlp": (RowModel, mlp, 1),
     "plan-net": (planned, net, 2),
 }
-CASES = [(name, path) for name in ORACLES for path in PATHS if name != "fedrecon" or not path.endswith("linear")]
+CASES = [
+    (name, path) for name in ORACLES for path in PATHS if name != "fedrecon" or not path.endswith("linear")
+]
 
 
 def fresh(make: Callable[[], nn.Module]) -> nn.Module:

@@ -22,7 +22,13 @@ from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 
 SEED = 5
-PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS = [
+    (LinearModel, linear),
+    (StackedModel, linear),
+    (RowModel, linear),
+    (StackedModel, mlp),
+    (RowModel, mlp),
+]
 PATHS += [(planned, net), (RowModel, net)]
 
 

@@ -1,4 +1,5 @@
-"""A plan against autograd in float64: its gradients are no farther from the truth than torch's own in float32."""
+"""A plan against autograd in float64: its gradients are no farther from the truth than torch's own in
+float32."""
 
 import copy
 
@@ -75,11 +76,15 @@ def cnn(pool=nn.MaxPool2d) -> nn.Module:
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 4, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, CLASSES))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(3 * 4 * 4, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, CLASSES)
+    )
 
 
 def images(n: int, side: int = 32, channels: int = 3) -> torch.Tensor:
-    return torch.randint(256, (n, channels, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(n))
+    return torch.randint(
+        256, (n, channels, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(n)
+    )
 
 
 def floats(n: int, side: int, channels: int = 3) -> torch.Tensor:
@@ -172,18 +177,31 @@ def test_any_convolution(channels, kernel, stride, padding, side, count, first):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.sampled_from([nn.MaxPool2d, nn.AvgPool2d]), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1), st.integers(5, 8)
+    st.sampled_from([nn.MaxPool2d, nn.AvgPool2d]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 1),
+    st.integers(5, 8),
 )
 def test_any_pooling(pool, kernel, stride, padding, side):
     torch.manual_seed(kernel + 10 * stride)
-    layers = [nn.Conv2d(2, 6, 2), nn.ReLU(), pool(kernel, stride, min(padding, kernel // 2)), nn.Conv2d(6, 4, 1)]
+    layers = [
+        nn.Conv2d(2, 6, 2),
+        nn.ReLU(),
+        pool(kernel, stride, min(padding, kernel // 2)),
+        nn.Conv2d(6, 4, 1),
+    ]
     x = torch.randn(3, 2, side, side)
     size = nn.Sequential(*layers)(x).flatten(1).shape[1]
     compare(nn.Sequential(*layers, nn.Flatten(), nn.Linear(size, CLASSES)), x)
 
 
 def test_a_mean_far_from_zero_costs_no_digits():
-    module = made(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(8 * 36, CLASSES)))
+    module = made(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(8 * 36, CLASSES)
+        )
+    )
     compare(module, floats(5, 8) + 300)
 
 
@@ -232,7 +250,9 @@ def test_dropout_drops_its_share_and_nothing_in_evaluation():
     row = plan.layout.row(module)[None]
     batch = Batch(x[None], torch.tensor([[1]]), torch.ones(1, 1))
     torch.manual_seed(0)
-    slope = plan.layout.views(plan.gradient(row, batch)[0])["2.weight"][0]  # proportional to what was not dropped
+    slope = plan.layout.views(plan.gradient(row, batch)[0])["2.weight"][
+        0
+    ]  # proportional to what was not dropped
     dropped = float((slope == 0).float().mean())
     assert 0.27 < dropped < 0.33
     kept = slope[slope != 0]
@@ -245,8 +265,16 @@ def test_dropout_drops_its_share_and_nothing_in_evaluation():
 @pytest.mark.parametrize(
     ("make", "x", "why"),
     [
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.Tanh(), nn.Linear(8, 5)), floats(2, 4), "tanh"),
-        (lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 5)), floats(2, 4, 4), "groups"),
+        (
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.Tanh(), nn.Linear(8, 5)),
+            floats(2, 4),
+            "tanh",
+        ),
+        (
+            lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 5)),
+            floats(2, 4, 4),
+            "groups",
+        ),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).double(), floats(2, 4).double(), "float64"),
     ],
 )
@@ -312,6 +340,8 @@ def test_rows_hold_taps_first_and_modules_do_not_notice():
     again = layout.fill(made(cnn, 1), row)
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), again.parameters(), strict=True))
     leaf = row.clone().requires_grad_()
-    loss = cross_entropy(torch.func.functional_call(module, layout.views(leaf), (floats(2, 28),)), torch.tensor([0, 1])).sum()
+    loss = cross_entropy(
+        torch.func.functional_call(module, layout.views(leaf), (floats(2, 28),)), torch.tensor([0, 1])
+    ).sum()
     slope = torch.autograd.grad(loss, leaf)[0]
     assert slope.shape == row.shape

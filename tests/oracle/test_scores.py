@@ -10,7 +10,13 @@ from pagefl.core.examples import Examples
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import RowModel, StackedModel
 
-PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS = [
+    (LinearModel, linear),
+    (StackedModel, linear),
+    (RowModel, linear),
+    (StackedModel, mlp),
+    (RowModel, mlp),
+]
 PATHS += [(planned, net), (RowModel, net)]
 
 

@@ -21,7 +21,13 @@ SEED, SIZES, N = 3, (5, 11, 8), 3
 LR, EPOCHS = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([2, 1, 3])
 TRAINING = Training(SEED, 0.1, batch_size=4, weight_decay=0.02, clip=0.7)
 EXAMPLES = Examples.of([client(size, i) for i, size in enumerate(SIZES)])
-PATHS = [(LinearModel, linear), (StackedModel, linear), (RowModel, linear), (StackedModel, mlp), (RowModel, mlp)]
+PATHS = [
+    (LinearModel, linear),
+    (StackedModel, linear),
+    (RowModel, linear),
+    (StackedModel, mlp),
+    (RowModel, mlp),
+]
 PATHS += [(planned, net), (RowModel, net)]
 
 
@@ -132,7 +138,19 @@ def batches(i: int, size: int, epochs: int, part: tuple[float, float] | None) ->
 def stack(model, momentum: float = 0.0) -> Stack:
     counts = torch.stack([EXAMPLES.client(i)[1].bincount(minlength=CLASSES) for i in range(N)])
     facts = Facts(EXAMPLES.sizes, counts, 8.0)
-    return Stack(model, EXAMPLES, TRAINING._replace(momentum=momentum), 1, torch.arange(N), 0, {}, {}, facts, LR, EPOCHS)
+    return Stack(
+        model,
+        EXAMPLES,
+        TRAINING._replace(momentum=momentum),
+        1,
+        torch.arange(N),
+        0,
+        {},
+        {},
+        facts,
+        LR,
+        EPOCHS,
+    )
 
 
 @pytest.mark.parametrize(("path", "make"), PATHS)

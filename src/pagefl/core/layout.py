@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from .errors import UserError
 
-# A convolution's weight [out, in, height, width] is held as [height, width, in, out]: each tap is one matrix, see `plan`.
+# A convolution's weight [out, in, height, width] is held as [height, width, in, out]: each tap is one
+# matrix, see `plan`.
 TAPS_FIRST = (2, 3, 1, 0)
 VERSION = 2  # of the order of columns: rows of another one are not read
 

@@ -92,7 +92,8 @@ class Leaders:
         self.policy.receive(orders.policy)
 
     def _moves(self, round: int, clients: Integers, seen: Observation) -> Moves:
-        """The policy's moves, but for the factors that the settings hold fixed and for what the rate has decayed by."""
+        """The policy's moves, but for the factors that the settings hold fixed and for what the rate has
+        decayed by."""
         moves, fixed = self.policy.act(round, clients, seen), self.fixed.act(round, clients, seen)
         lr = fixed.lr if "eta" in self.terms.freeze else moves.lr
         lr = lr * self.terms.lr_decay ** (round - 1)

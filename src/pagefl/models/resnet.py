@@ -47,7 +47,10 @@ class ResNet(nn.Module):
         inputs = width
         for stage in range(4):
             outputs = width << stage
-            stages += [Block(inputs, outputs, stride=1 if stage == 0 else 2), Block(outputs, outputs, stride=1)]
+            stages += [
+                Block(inputs, outputs, stride=1 if stage == 0 else 2),
+                Block(outputs, outputs, stride=1),
+            ]
             inputs = outputs
         self.body = nn.Sequential(*stages)
         self.head = nn.Linear(inputs, classes)

@@ -20,7 +20,9 @@ MAY_CHANGE = {*NO_MATTER, "rounds", "stages_every"}  # between one start of a ru
 NAMED = 3  # settings named in an error
 
 
-def facts_of(settings: Settings, data: Mapping[str, Examples], module: nn.Module, model: Model) -> dict[str, Any]:
+def facts_of(
+    settings: Settings, data: Mapping[str, Examples], module: nn.Module, model: Model
+) -> dict[str, Any]:
     """What a checkpoint records of settings, data, and how models are held and trained."""
     how = {"rows": layout.VERSION, "arithmetic": model.arithmetic}
     return {"spec": _plain(settings.model_dump()), "data": _fingerprints(data, module), **how}
@@ -33,10 +35,14 @@ def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path, say: Say
     """
     if facts.get("rows", 1) != now["rows"]:
         raise UserError(
-            f"{spec.parent}: the checkpoint holds models in the order of another version of pagefl; start a new run"
+            f"{spec.parent}: the checkpoint holds models in the order of another version of pagefl; "
+            "start a new run"
         )
     if (made := facts.get("arithmetic")) != now["arithmetic"]:
-        say(f"the run was trained with {made}, and goes on with {now['arithmetic']}: its last digits will differ")
+        say(
+            f"the run was trained with {made}, and goes on with {now['arithmetic']}: "
+            "its last digits will differ"
+        )
     check_settings(now["spec"], facts, spec)
     made = facts.get("data", now["data"])
     if changed := [name for name in {**made, **now["data"]} if made.get(name) != now["data"].get(name)]:

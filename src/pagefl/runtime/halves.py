@@ -53,7 +53,12 @@ def start(
     if model.why:
         say(f"path = {model.path}; not the faster plan, since {model.why}")
     training = Training(
-        settings.seed, settings.lr, settings.batch_size, settings.weight_decay, settings.clip, settings.momentum
+        settings.seed,
+        settings.lr,
+        settings.batch_size,
+        settings.weight_decay,
+        settings.clip,
+        settings.momentum,
     )
     return Start(model, model.layout.row(module), algorithm, training, settings)
 

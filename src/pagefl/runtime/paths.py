@@ -1,4 +1,5 @@
-"""Chooses how a module is trained: fused, planned, stacked or row by row. The last two are measured once on each machine."""
+"""Chooses how a module is trained: fused, planned, stacked or row by row. The last two are measured once on
+each machine."""
 
 import json
 import os
@@ -43,7 +44,8 @@ def build(module: nn.Module, x: Tensor, path: str, device: str, say: Say = lambd
         return LinearModel(module, device)
     if path == "fused":
         raise UserError(
-            "path = fused: the module is not one linear layer in float32 on the CPU; expected auto, plan, stacked or rows"
+            "path = fused: the module is not one linear layer in float32 on the CPU; "
+            "expected auto, plan, stacked or rows"
         )
     why = ""
     if path in ("auto", "plan"):

@@ -60,8 +60,12 @@ class Settings(BaseModel):
         32, description="examples in a local batch; the last, smaller batch is used too"
     )
     weight_decay: Finite = Field(0.0, ge=0, description="weight decay of local SGD, added after clipping")
-    momentum: Finite = Field(0.0, ge=0, lt=1, description="momentum of local SGD; it starts anew in every round")
-    lr_decay: Finite = Field(1.0, gt=0, le=1, description="factor by which every learning rate falls after each round")
+    momentum: Finite = Field(
+        0.0, ge=0, lt=1, description="momentum of local SGD; it starts anew in every round"
+    )
+    lr_decay: Finite = Field(
+        1.0, gt=0, le=1, description="factor by which every learning rate falls after each round"
+    )
     clip: float = Field(10.0, gt=0, description="largest norm of a step's direction; inf for no clipping")
     participation: Finite = Field(1.0, gt=0, le=1, description="fraction of clients that train in each round")
     holdout: Finite = Field(
@@ -127,7 +131,6 @@ class Settings(BaseModel):
     chunk: Every = Field(
         0, description="clients trained together in one piece of work; 0 for what suits the path"
     )
-    chunk: Every = Field(0, description="clients trained together in one piece of work; 0 for what suits the path")
     path: Literal["auto", "fused", "plan", "stacked", "rows"] = Field(
         "auto", description="how models are trained; auto measures once and remembers"
     )

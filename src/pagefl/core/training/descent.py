@@ -51,7 +51,8 @@ class Descent:
         return self.options.lr
 
     def sorted(self) -> tuple["Descent", Tensor]:
-        """The same with rows by falling number of steps, so that those still at work are always the first ones."""
+        """The same with rows by falling number of steps, so that those still at work are always the first
+        ones."""
         order = torch.from_numpy(np.argsort(-self.batches.steps, kind="stable"))
         batches = Batches(*(part[order.numpy()] for part in self.batches))
         options = self.options.reordered(order)
@@ -74,7 +75,8 @@ class Descent:
             yield n, Batch(x, y, weight, None if offset is None else offset[:n])
 
     def pieces(self, i: int) -> Iterator[tuple[Tensor, Tensor, Positions, Positions]]:
-        """Row i's steps, for those who carry them out one after the other: x, y, and which of these each step uses."""
+        """Row i's steps, for those who carry them out one after the other: x, y, and which of these each
+        step uses."""
         x, y = self.examples.client(int(self.owners[i]))
         steps = int(self.batches.steps[i])
         positions, counts = (part[i, :steps] for part in self.batches[:2])
@@ -83,7 +85,10 @@ class Descent:
             return
         for first in range(0, steps, AUGMENTED):
             chosen = torch.from_numpy(positions[first : first + AUGMENTED]).long()
-            seen = [self.augment(first + step, self.owners[i : i + 1], x[who][None])[0] for step, who in enumerate(chosen)]
+            seen = [
+                self.augment(first + step, self.owners[i : i + 1], x[who][None])[0]
+                for step, who in enumerate(chosen)
+            ]
             places = np.arange(chosen.numel(), dtype=np.int32).reshape(chosen.shape)
             yield torch.cat(seen), y[chosen.flatten()], places, counts[first : first + AUGMENTED]
 
@@ -104,7 +109,9 @@ class Descent:
         if self.clip < float("inf"):
             rate = lr * (self.clip / (direction.norm(dim=1) + 1e-6)).clamp(max=1.0)  # torch's clip_grad_norm_
         if velocity is not None:
-            velocity.mul_(self.momentum).addcmul_(direction, (rate / lr)[:, None]).add_(rows, alpha=self.weight_decay)
+            velocity.mul_(self.momentum).addcmul_(direction, (rate / lr)[:, None]).add_(
+                rows, alpha=self.weight_decay
+            )
             rows.addcmul_(velocity, -lr[:, None])
             return
         if self.weight_decay:

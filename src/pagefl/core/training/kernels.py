@@ -1,7 +1,8 @@
-"""Compiled loops for linear-softmax models: one client's whole local training, and the evaluation of many models.
+"""Compiled loops for linear-softmax models: one client's whole local training, and the evaluation of many
+models.
 
-Rows hold weight [classes, features] and then bias [classes]. In training the lanes of a vector are classes, so weights are
-transposed and padded; in evaluation they are examples.
+Rows hold weight [classes, features] and then bias [classes]. In training the lanes of a vector are classes,
+so weights are transposed and padded; in evaluation they are examples.
 """
 
 from typing import NamedTuple
@@ -69,8 +70,20 @@ def multiply(left, first, inner, right, width, z):
     z1, z2, z3, z4 = z0 + width, z0 + 2 * width, z0 + 3 * width, z0 + 4 * width
     for at in range(0, width, BLOCK):
         to = at + LANES
-        a0, a1, a2, a3, a4 = load(z, z0 + at), load(z, z1 + at), load(z, z2 + at), load(z, z3 + at), load(z, z4 + at)
-        b0, b1, b2, b3, b4 = load(z, z0 + to), load(z, z1 + to), load(z, z2 + to), load(z, z3 + to), load(z, z4 + to)
+        a0, a1, a2, a3, a4 = (
+            load(z, z0 + at),
+            load(z, z1 + at),
+            load(z, z2 + at),
+            load(z, z3 + at),
+            load(z, z4 + at),
+        )
+        b0, b1, b2, b3, b4 = (
+            load(z, z0 + to),
+            load(z, z1 + to),
+            load(z, z2 + to),
+            load(z, z3 + to),
+            load(z, z4 + to),
+        )
         for j in range(inner):
             a, b = load(right, j * width + at), load(right, j * width + to)
             u = spread(left, u0 + j)
@@ -83,8 +96,20 @@ def multiply(left, first, inner, right, width, z):
             a3, b3 = times_plus(u, a, a3), times_plus(u, b, b3)
             u = spread(left, u4 + j)
             a4, b4 = times_plus(u, a, a4), times_plus(u, b, b4)
-        store(z, z0 + at, a0), store(z, z1 + at, a1), store(z, z2 + at, a2), store(z, z3 + at, a3), store(z, z4 + at, a4)
-        store(z, z0 + to, b0), store(z, z1 + to, b1), store(z, z2 + to, b2), store(z, z3 + to, b3), store(z, z4 + to, b4)
+        (
+            store(z, z0 + at, a0),
+            store(z, z1 + at, a1),
+            store(z, z2 + at, a2),
+            store(z, z3 + at, a3),
+            store(z, z4 + at, a4),
+        )
+        (
+            store(z, z0 + to, b0),
+            store(z, z1 + to, b1),
+            store(z, z2 + to, b2),
+            store(z, z3 + to, b3),
+            store(z, z4 + to, b4),
+        )
 
 
 @njit(cache=True)
@@ -128,7 +153,11 @@ def score(rows, x, y, starts, sizes, with_loss, losses, hits):
     tall = (classes + GROUP - 1) // GROUP * GROUP
     weights = np.zeros(tall * features, np.float32)
     z, few = np.zeros(tall * BLOCK, np.float32), np.zeros(features * BLOCK, np.float32)
-    best, answer, summed = np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32), np.zeros(BLOCK, np.float32)
+    best, answer, summed = (
+        np.zeros(BLOCK, np.float32),
+        np.zeros(BLOCK, np.float32),
+        np.zeros(BLOCK, np.float32),
+    )
     for i in range(len(starts)):
         row = rows[min(i, len(rows) - 1)]
         for q in range(classes * features):
@@ -170,14 +199,27 @@ def leave(weights, classes, features, width, row):
 
 @njit(cache=True)
 def backward(inputs, first, height, z, width, gradient):
-    """gradient += inputs.T @ z for GROUP examples. Here the errors stay in registers: a fifth quicker than `multiply`."""
+    """gradient += inputs.T @ z for GROUP examples. Here the errors stay in registers: a fifth quicker than
+    `multiply`."""
     u0, z0 = first * height, first * width
     u1, u2, u3, u4 = u0 + height, u0 + 2 * height, u0 + 3 * height, u0 + 4 * height
     z1, z2, z3, z4 = z0 + width, z0 + 2 * width, z0 + 3 * width, z0 + 4 * width
     for at in range(0, width, BLOCK):
         to = at + LANES
-        a0, a1, a2, a3, a4 = load(z, z0 + at), load(z, z1 + at), load(z, z2 + at), load(z, z3 + at), load(z, z4 + at)
-        b0, b1, b2, b3, b4 = load(z, z0 + to), load(z, z1 + to), load(z, z2 + to), load(z, z3 + to), load(z, z4 + to)
+        a0, a1, a2, a3, a4 = (
+            load(z, z0 + at),
+            load(z, z1 + at),
+            load(z, z2 + at),
+            load(z, z3 + at),
+            load(z, z4 + at),
+        )
+        b0, b1, b2, b3, b4 = (
+            load(z, z0 + to),
+            load(z, z1 + to),
+            load(z, z2 + to),
+            load(z, z3 + to),
+            load(z, z4 + to),
+        )
         for j in range(height):
             a, b = load(gradient, j * width + at), load(gradient, j * width + to)
             u = spread(inputs, u0 + j)

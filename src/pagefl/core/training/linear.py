@@ -1,4 +1,5 @@
-"""Linear-softmax models: a whole local training in one compiled kernel, a client's weights never leaving the L1 cache."""
+"""Linear-softmax models: a whole local training in one compiled kernel, a client's weights never leaving
+the L1 cache."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +33,13 @@ class LinearModel(Model):
     def fits(module: nn.Module, x: Tensor, device: str) -> bool:
         """Whether the module, whatever it is called, computes x @ weight.T + bias in float32 on a CPU."""
         shapes = [p.shape for p in module.parameters() if p.requires_grad]
-        if device != "cpu" or x.dim() < 2 or len(shapes) != 2 or len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
+        if (
+            device != "cpu"
+            or x.dim() < 2
+            or len(shapes) != 2
+            or len(shapes[0]) != 2
+            or shapes[1] != shapes[0][:1]
+        ):
             return False
         weight, bias = (p for p in module.parameters() if p.requires_grad)
         flat = x.flatten(1)
@@ -60,9 +67,19 @@ class LinearModel(Model):
         everything = np.full(len(rows), len(examples.y))
         return self._score(rows, examples, np.zeros_like(everything), everything, with_loss=False).accuracy
 
-    def _score(self, rows: Tensor, examples: Examples, starts: Integers, sizes: Integers, *, with_loss: bool) -> Scores:
+    def _score(
+        self, rows: Tensor, examples: Examples, starts: Integers, sizes: Integers, *, with_loss: bool
+    ) -> Scores:
         scores = Scores(np.empty(len(starts)), np.empty(len(starts)))
-        kernels.score(_array(rows, 2), examples.by_feature.numpy(), examples.y.numpy(), starts, sizes, with_loss, *scores)
+        kernels.score(
+            _array(rows, 2),
+            examples.by_feature.numpy(),
+            examples.y.numpy(),
+            starts,
+            sizes,
+            with_loss,
+            *scores,
+        )
         return scores
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:

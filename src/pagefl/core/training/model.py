@@ -1,4 +1,5 @@
-"""Model: logits and gradients for a stack of rows; one row is a stack of one. The only place that is vectorised."""
+"""Model: logits and gradients for a stack of rows; one row is a stack of one. The only place that is
+vectorised."""
 
 from abc import ABC, abstractmethod
 
@@ -52,7 +53,8 @@ class Model(ABC):
         """The gradient of each row's mean loss on its own batch; zero outside of `columns`."""
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
-        """Carry a descent out. Rows that have done all their steps leave the stack: a shrinking prefix, no wasted work."""
+        """Carry a descent out. Rows that have done all their steps leave the stack: a shrinking prefix, no
+        wasted work."""
         descent, order = descent.sorted()
         order, options = order.to(rows.device), descent.options
         moving, anchor, top = rows[order], options.anchor, options.top  # all of them copies
@@ -63,19 +65,28 @@ class Model(ABC):
             active, who = moving[:n], order[:n]
             for _ in range(options.repeats):
                 personal = self._top_gradient(active, top[:n], batch) if top is not None else None
-                direction = descent.direction(active, self.gradient(active, batch, options.columns), who, anchor)
-                descent.step(active[:, columns], direction[:, columns], None if velocity is None else velocity[:n, columns])
+                direction = descent.direction(
+                    active, self.gradient(active, batch, options.columns), who, anchor
+                )
+                descent.step(
+                    active[:, columns],
+                    direction[:, columns],
+                    None if velocity is None else velocity[:n, columns],
+                )
                 if top is not None and personal is not None:
                     descent.step(top[:n], personal, None if top_velocity is None else top_velocity[:n])
             if options.anchor_rate is not None and anchor is not None:
                 anchor[:n].add_(options.anchor_rate[:n, None] * (active - anchor[:n]))
         back = order.argsort()
-        if torch.equal(back, torch.arange(len(back), device=back.device)):  # a large row is not copied for nothing
+        if bool((back.diff() > 0).all()):  # in order already: a large row is not copied for nothing
             return Descended(moving, anchor, top)
-        return Descended(moving[back], None if anchor is None else anchor[back], None if top is None else top[back])
+        return Descended(
+            moving[back], None if anchor is None else anchor[back], None if top is None else top[back]
+        )
 
     def _top_gradient(self, rows: Tensor, top: Tensor, batch: Batch) -> Tensor:
-        """The gradient of `top`, which is added to the last columns: with a linear head, that of these columns at row + top."""
+        """The gradient of `top`, which is added to the last columns: with a linear head, that of these
+        columns at row + top."""
         last = slice(self.layout.width - top.shape[1], self.layout.width)
         whole = rows.clone()
         whole[:, last] += top
@@ -96,13 +107,15 @@ class Model(ABC):
 
 
 class StackedModel(Model):
-    """Small models: one vmapped forward for the whole stack, differentiated by the sum of the clients' losses."""
+    """Small models: one vmapped forward for the whole stack, differentiated by the sum of the clients'
+    losses."""
 
     path = "stacked"
 
     def __init__(self, module: nn.Module, device: str = "cpu") -> None:
         super().__init__(module, device)
-        # Of small models many at once; of larger ones few, which already fill a core, so that all workers have some.
+        # Of small models many at once; of larger ones few, which already fill a core, so that all workers
+        # have some.
         self.chunk = max(1, min(32, 4_000_000 // self.layout.width))
 
     def _forward(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -131,7 +144,8 @@ class StackedModel(Model):
 
 
 class RowModel(Model):
-    """Large models, and modules that vmap cannot take: one row after the other, as the module's author wrote it."""
+    """Large models, and modules that vmap cannot take: one row after the other, as the module's author
+    wrote it."""
 
     path = "rows"
     chunk = 1
@@ -140,14 +154,17 @@ class RowModel(Model):
         module = self._mode(training=False)
         with torch.no_grad():
             return torch.stack(
-                [functional_call(module, self.layout.views(row), (own,)) for row, own in zip(rows, x, strict=True)]
+                [
+                    functional_call(module, self.layout.views(row), (own,))
+                    for row, own in zip(rows, x, strict=True)
+                ]
             )
 
     def gradient(self, rows: Tensor, batch: Batch, columns: slice | None = None) -> Tensor:
         module = self._mode(training=True)
         result = torch.empty_like(rows) if columns is None else torch.zeros_like(rows)
         for i, row in enumerate(rows):
-            real = batch.weight[i] > 0  # nothing is padded here, so that odd layers never see a made-up example
+            real = batch.weight[i] > 0  # odd layers never see an example that only pads
             leaves, wanted = self._leaves(row, columns)
             logits = functional_call(module, leaves, (batch.x[i][real],))
             if batch.offset is not None:
@@ -168,7 +185,8 @@ def only(gradient: Tensor, columns: slice | None) -> Tensor:
 
 
 def check_trainable(module: nn.Module, x: Tensor) -> bool:
-    """Refuse a module that cannot be averaged or evaluated. Return whether it draws random numbers when it trains."""
+    """Refuse a module that cannot be averaged or evaluated. Return whether it draws random numbers when it
+    trains."""
     name = type(module).__name__
     Layout(module)
     before = {key: buffer.clone() for key, buffer in module.named_buffers()}
@@ -178,14 +196,19 @@ def check_trainable(module: nn.Module, x: Tensor) -> bool:
             first, second = module(x), module(x)
         except Exception as error:  # whatever a user's own forward may raise
             words = " ".join(str(error).split())  # torch's may have several lines
-            raise UserError(f"module {name} cannot take a batch of {x.dtype} {list(x.shape)}: {words}") from error
+            raise UserError(
+                f"module {name} cannot take a batch of {x.dtype} {list(x.shape)}: {words}"
+            ) from error
     changed = [key for key, buffer in module.named_buffers() if not torch.equal(buffer, before[key])]
     if changed:
         raise UserError(
-            f"module {name} changes its buffer {changed[0]} while it trains (BatchNorm does), and such statistics "
-            "cannot be a client's row; use GroupNorm or LayerNorm, or BatchNorm with track_running_stats=False"
+            f"module {name} changes its buffer {changed[0]} while it trains (BatchNorm does), and such "
+            "statistics cannot be a client's row; use GroupNorm or LayerNorm, or BatchNorm with "
+            "track_running_stats=False"
         )
     if not isinstance(first, Tensor) or first.dim() != 2 or len(first) != len(x):
         found = f"shape {list(first.shape)}" if isinstance(first, Tensor) else f"a {type(first).__name__}"
-        raise UserError(f"module {name} answers a batch of {len(x)} with {found}; expected a tensor [{len(x)}, classes]")
+        raise UserError(
+            f"module {name} answers a batch of {len(x)} with {found}; expected a tensor [{len(x)}, classes]"
+        )
     return not torch.equal(first, second)

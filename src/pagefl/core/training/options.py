@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pagefl.core.errors import UserError
 
-Direction = Callable[[Tensor, Tensor, Tensor], Tensor]  # (rows, gradient, positions of these rows in the stack)
+# (rows, gradient, positions of these rows in the stack)
+Direction = Callable[[Tensor, Tensor, Tensor], Tensor]
 Share = tuple[float, float]
 
 BY_ROW = ("lr", "mu", "anchor", "shift", "offset", "anchor_rate", "top")
@@ -20,8 +21,8 @@ class Options:
     """One stretch of local SGD for a stack of n clients.
 
     A step is `row <- row - lr * (clip(direction) + weight_decay * row)`, where the direction is
-    `gradient + mu * (row - anchor) + shift`. With momentum, `clip(direction) + weight_decay * row` is added to
-    `momentum` times the sum of the steps before. What is None is left out.
+    `gradient + mu * (row - anchor) + shift`. With momentum, `clip(direction) + weight_decay * row` is added
+    to `momentum` times the sum of the steps before. What is None is left out.
     """
 
     lr: Tensor | None = None  # [n]; None: the round's own
@@ -34,16 +35,20 @@ class Options:
     offset: Tensor | None = None  # [n, classes]: added to the logits in training (balanced softmax)
     part: Share | None = None  # such as (0.0, 0.8): the share of the round's shuffled data that is used
     repeats: int = 1  # steps on each batch
-    anchor_rate: Tensor | None = None  # [n]: after each batch, anchor <- anchor + anchor_rate * (row - anchor)
-    top: Tensor | None = None  # [n, width]: added to the last columns of the row, trained beside it with the row held fixed
+    anchor_rate: Tensor | None = None  # [n]: after each batch, anchor += anchor_rate * (row - anchor)
+    top: Tensor | None = None  # [n, width]: added to the row's last columns, trained with the row held fixed
 
     def __post_init__(self) -> None:
         if (self.mu is not None or self.anchor_rate is not None) and self.anchor is None:
-            raise UserError("train: mu and anchor_rate need an anchor; pass anchor=…, such as the model that was sent")
+            raise UserError(
+                "train: mu and anchor_rate need an anchor; pass anchor=…, such as the model that was sent"
+            )
         if self.direction is not None and any(value is not None for value in (self.mu, self.shift)):
             raise UserError("train: direction replaces mu and shift; pass either direction=… or those")
         if self.part is not None and not 0 <= self.part[0] < self.part[1] <= 1:
-            raise UserError(f"train: part = {self.part}: expected two shares such as (0.0, 0.8), the first one smaller")
+            raise UserError(
+                f"train: part = {self.part}: expected two shares such as (0.0, 0.8), the first one smaller"
+            )
         if self.repeats < 1:
             raise UserError(f"train: repeats = {self.repeats}: must be at least 1")
 
@@ -57,11 +62,18 @@ class Options:
 
     def of_stack(self, rows: Tensor) -> "Options":
         """The same options for these rows: a mu for each of them, columns that count from 0."""
-        mu = None if self.mu is None else torch.as_tensor(self.mu, dtype=rows.dtype, device=rows.device).expand(len(rows))
+        mu = (
+            None
+            if self.mu is None
+            else torch.as_tensor(self.mu, dtype=rows.dtype, device=rows.device).expand(len(rows))
+        )
         columns = None if self.columns is None else slice(*self.columns.indices(rows.shape[1])[:2])
         return replace(self, mu=mu, columns=columns)
 
     def reordered(self, order: Tensor) -> "Options":
         """The same options for the rows of the stack in another order."""
         found = {name: getattr(self, name) for name in BY_ROW}
-        return replace(self, **{name: value[order.to(value.device)] for name, value in found.items() if value is not None})
+        return replace(
+            self,
+            **{name: value[order.to(value.device)] for name, value in found.items() if value is not None},
+        )

@@ -1,7 +1,9 @@
-"""Vectors of eight floats as values inside numba's functions, kept in registers and always added in the same order.
+"""Vectors of eight floats as values inside numba's functions, kept in registers and always added in the
+same order.
 
-Left to itself the compiler guards every short loop against arrays that overlap, and picks its own order of sums; with these
-a loop costs what its arithmetic costs, and its result is the same on every machine that multiplies and adds in one.
+Left to itself the compiler guards every short loop against arrays that overlap, and picks its own order of
+sums; with these a loop costs what its arithmetic costs, and its result is the same on every machine that
+multiplies and adds in one.
 """
 
 from llvmlite import ir
@@ -45,7 +47,9 @@ def _number(value):
 
 def _call(builder, name, *values):
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * len(values))
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32"), values)
+    return builder.call(
+        cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32"), values
+    )
 
 
 def _greater(builder, a, b):
@@ -99,7 +103,9 @@ def same(typing, number):
 @intrinsic
 def times_plus(typing, a, b, c):
     """a * b + c"""
-    return lanes(lanes, lanes, lanes), lambda context, builder, signature, args: _call(builder, "fmuladd", *args)
+    return lanes(lanes, lanes, lanes), lambda context, builder, signature, args: _call(
+        builder, "fmuladd", *args
+    )
 
 
 @intrinsic
@@ -136,7 +142,9 @@ def if_greater(typing, a, b, this, other):
 @intrinsic
 def total(typing, a):
     """Of all lanes."""
-    return types.float32(lanes), lambda context, builder, signature, args: _fold(builder, args[0], builder.fadd)
+    return types.float32(lanes), lambda context, builder, signature, args: _fold(
+        builder, args[0], builder.fadd
+    )
 
 
 @intrinsic
@@ -151,7 +159,8 @@ def greatest(typing, a):
 
 @intrinsic
 def exponential(typing, a):
-    """Of numbers up to 0: 2^whole * polynomial(fraction). What is below 2^-126 is 0, so that no number is denormal."""
+    """Of numbers up to 0: 2^whole * polynomial(fraction). What is below 2^-126 is 0, so that no number is
+    denormal."""
 
     def code(context, builder, signature, args):
         t = builder.fmul(args[0], _number(1.4426950408889634))

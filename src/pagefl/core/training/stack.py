@@ -48,7 +48,8 @@ class Stack:
     facts: Facts
     lr: Tensor
     epochs: Tensor
-    _drawn: Counter[str] = field(default_factory=Counter, init=False)  # a second training in a round has its own batches
+    # a second training in a round has its own batches
+    _drawn: Counter[str] = field(default_factory=Counter, init=False)
 
     @property
     def layout(self) -> Layout:
@@ -64,10 +65,14 @@ class Stack:
     def descend(self, rows: Tensor, **options: Any) -> Descended:
         descent = self._descent("batches", Options.of(options).of_stack(rows))
         # A module with dropout trains alone (see runtime.paths), so its draws are its client's own.
-        with rng.torch_stream(self.training.seed, "module", self.round, self._drawn["batches"], self._numbers(self.ids)[0]):
+        with rng.torch_stream(
+            self.training.seed, "module", self.round, self._drawn["batches"], self._numbers(self.ids)[0]
+        ):
             return self.model.descend(rows, descent)
 
-    def batches(self, *, epochs: Tensor | None = None, part: Share | None = None) -> Iterator[tuple[Tensor, Batch]]:
+    def batches(
+        self, *, epochs: Tensor | None = None, part: Share | None = None
+    ) -> Iterator[tuple[Tensor, Batch]]:
         descent, order = self._descent("passes", Options(epochs=epochs, part=part)).sorted()
         order = order.to(self.lr.device)
         for n, batch in descent.walk():
@@ -83,7 +88,8 @@ class Stack:
     def _descent(self, purpose: str, options: Options) -> Descent:
         epochs = self.epochs if options.epochs is None else options.epochs
         options = replace(options, lr=self.lr if options.lr is None else options.lr)
-        # How often `batches` was called may depend on who is in the stack; how often `train` was does not: count apart.
+        # How often `batches` was called may depend on who is in the stack; how often `train` was does not:
+        # count apart.
         count = self._drawn[purpose]
         self._drawn[purpose] += 1
         batches = self._draw(self._keys(purpose, self.ids, count), epochs.numpy(), options.part)
@@ -111,22 +117,30 @@ class Stack:
 
         return augmented
 
-    def _draw(self, keys: npt.NDArray[np.uint64], epochs: npt.NDArray[np.int64], part: Share | None) -> Batches:
+    def _draw(
+        self, keys: npt.NDArray[np.uint64], epochs: npt.NDArray[np.int64], part: Share | None
+    ) -> Batches:
         sizes = self.facts.sizes.numpy()
         if part is None:
             return draw(keys, sizes, epochs, self.training.batch_size)
-        # One shuffle per round and client, so that (0, 0.1) and (0.1, 1) share no example. No part is ever empty.
-        pool = draw(self._keys("part", self.ids), sizes, np.ones_like(sizes), int(sizes.max())).positions[:, 0]
+        # One shuffle per round and client, so that (0, 0.1) and (0.1, 1) share no example. No part is ever
+        # empty.
+        pool = draw(self._keys("part", self.ids), sizes, np.ones_like(sizes), int(sizes.max())).positions[
+            :, 0
+        ]
         cuts = [np.round(sizes * share).astype(np.int64) for share in part]
         first = np.minimum(np.maximum(cuts[0], part[0] > 0), sizes - 1)
         last = np.maximum(cuts[1], first + 1)
         batches = draw(keys, last - first, epochs, self.training.batch_size)
-        places = np.minimum(batches.positions + first[:, None, None], pool.shape[1] - 1)  # padding may point beyond
+        # padding may point beyond
+        places = np.minimum(batches.positions + first[:, None, None], pool.shape[1] - 1)
         return batches._replace(positions=pool[np.arange(len(sizes))[:, None, None], places])
 
     def _keys(self, purpose: str, who: Tensor, *counts: int) -> npt.NDArray[np.uint64]:
         numbers = self._numbers(who)
-        return np.array([rng.key(self.training.seed, purpose, self.round, *counts, i) for i in numbers], np.uint64)
+        return np.array(
+            [rng.key(self.training.seed, purpose, self.round, *counts, i) for i in numbers], np.uint64
+        )
 
     def _numbers(self, who: Tensor) -> list[int]:
         """Clients keep their numbers, and so their random streams, wherever they are."""

@@ -35,7 +35,8 @@ def of_numpy() -> Iterator[tuple[str, object]]:
 
 
 def bind(*sources: Iterator[tuple[str, object]]) -> str | None:
-    """Make the first sgemm that is found callable. Returns whose it is, which decides the last bits of results."""
+    """Make the first sgemm that is found callable. Returns whose it is, which decides the last bits of
+    results."""
     for source in sources:
         for name, function in source:
             address = ctypes.cast(function, ctypes.c_void_p).value
@@ -54,14 +55,17 @@ def _library(file: Path) -> ctypes.CDLL | None:
 @intrinsic
 def _call(typing, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
     whole, place = types.int64, types.uintp
-    signature = types.void(whole, whole, whole, whole, whole, place, whole, place, whole, types.float32, place, whole)
+    signature = types.void(
+        whole, whole, whole, whole, whole, place, whole, place, whole, types.float32, place, whole
+    )
 
     def code(context, builder, signature, args):
         ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc = args
         byte, pointer = ir.IntType(8), ir.IntType(8).as_pointer()
 
         def slot(value):
-            """Fortran takes addresses. A library with 32-bit integers reads the lower half of these 64 bits."""
+            """Fortran takes addresses. A library with 32-bit integers reads the lower half of these 64
+            bits."""
             place = cgutils.alloca_once(builder, value.type)
             builder.store(value, place)
             return builder.bitcast(place, pointer)
@@ -85,7 +89,8 @@ def _call(typing, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
 
 @njit(inline="always")
 def gemm(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
-    """C[m, n] = A[m, k] B[k, n] + beta C, all row by row; a, b and c are addresses, ta and tb say what is turned."""
+    """C[m, n] = A[m, k] B[k, n] + beta C, all row by row; a, b and c are addresses, ta and tb say what is
+    turned."""
     _call(ta, tb, m, n, k, np.uintp(a), lda, np.uintp(b), ldb, np.float32(beta), np.uintp(c), ldc)
 
 

@@ -61,7 +61,7 @@ def enter(entry, x, who, scale, shift, arena):
 
 @part
 def expand(entry, x, who, scale, shift, arena):
-    """Lay images out for their first convolution: [padded row][tap of a row][channel][output column, example].
+    """Lay images out for their first convolution: [padded row][tap][channel][output column, example].
 
     The rows that one row of outputs meets are then one matrix, without a copy for each of them.
     """
@@ -150,7 +150,7 @@ def move(row, gradient, ranges, steps, factor, velocity):
 
 @part
 def step(row, gradient, steps, velocity, everywhere):
-    """`everywhere`: columns without a gradient move too; otherwise they only decay, which is done once at the end."""
+    """`everywhere`: columns without a gradient move too. Otherwise they only decay, once at the end."""
     if everywhere:
         pull(row, gradient, steps.live, steps, False)
         pull(row, gradient, steps.dead, steps, True)
@@ -183,8 +183,10 @@ def evaluate(logits, classes, labels, first, losses, hits):
 
 @njit(cache=True, error_model="numpy")
 def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, steps, seed, losses, hits):
-    """Batch after batch: train the row in place, differentiate it, or evaluate it. One function, for numba compiles each
-    of them with everything that it calls."""
+    """Batch after batch: train the row in place, differentiate it, or evaluate it.
+
+    All three are one function, for numba compiles each function with everything that it calls.
+    """
     everywhere = len(steps.anchor) > 0 or len(steps.shift) > 0 or len(velocity) > 0
     labels = np.empty(positions.shape[1], np.int64)
     seen = 0

@@ -30,7 +30,8 @@ ROUNDING = 1e-3  # far above float32's, far below what a wrong plan shows
 Row = npt.NDArray[np.float32]
 NOTHING, NOWHERE = np.zeros(0, np.float32), np.zeros(0)
 ZERO, NO_COLUMNS = np.float32(0), np.zeros((0, 2), np.int64)
-STILL = Steps(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, NOTHING, NOTHING, NOTHING, 1, NO_COLUMNS, NO_COLUMNS)  # no step at all
+# no step at all
+STILL = Steps(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, NOTHING, NOTHING, NOTHING, 1, NO_COLUMNS, NO_COLUMNS)
 
 
 class PlanModel(Model):
@@ -181,7 +182,8 @@ class PlanModel(Model):
         return np.uint64(int(torch.randint(2**62, ())))
 
     def check(self, x: Tensor) -> None:
-        """Compare with the module itself, at weights that hide nothing. Raises `Unplanned` if the trace is wrong."""
+        """Compare with the module itself, at weights that hide nothing. Raises `Unplanned` if the trace is
+        wrong."""
         x, row = x[:CHECKED], self.layout.row(self.module)
         row = (row + 0.1 * torch.cos(torch.arange(len(row)) * 0.7))[None]
         leaf = row[0].requires_grad_()

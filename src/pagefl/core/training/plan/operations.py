@@ -1,9 +1,11 @@
-"""The operations of a plan, and the interpreter that runs a table of them over one arena of memory. Compiled by numba.
+"""The operations of a plan, and the interpreter that runs a table of them over one arena of memory.
+Compiled by numba.
 
-Activations lie as [position, example, channel] and weights of convolutions as [tap, in, out], so that every tap of a
-convolution is a product of contiguous matrices. The code is strict: no `fastmath`, whose bits differ between the
-process that compiles and those that load the cache. Elementwise loops are plain; sums have an order of their own.
-Arrays are copied in loops: numba compiles an assignment of slices in seconds, for the sake of its error message.
+Activations lie as [position, example, channel] and weights of convolutions as [tap, in, out], so that every
+tap of a convolution is a product of contiguous matrices. The code is strict: no `fastmath`, whose bits
+differ between the process that compiles and those that load the cache. Elementwise loops are plain; sums
+have an order of their own. Arrays are copied in loops: numba compiles an assignment of slices in seconds,
+for the sake of its error message.
 """
 
 import numpy as np
@@ -15,15 +17,30 @@ from .blas import gemm, part
 
 (
     ZERO, ADD, COPY, LINES, LINES_WEIGHT, CONV, CONV_WEIGHT, CONV_INPUT, LINEAR, LINEAR_WEIGHT, LINEAR_INPUT,
-    EPILOGUE, POOLED, EPILOGUE_BACK, UNPOOL, MEAN, MEAN_BACK, FLATTEN, FLATTEN_BACK, DROP, DROP_BACK, EMBED, EMBED_BACK, LOSS,
+    EPILOGUE, POOLED, EPILOGUE_BACK, UNPOOL, MEAN, MEAN_BACK, FLATTEN, FLATTEN_BACK, DROP, DROP_BACK,
+    EMBED, EMBED_BACK, LOSS,
 ) = range(24)  # fmt: skip
 
 NOTHING, BIAS, NORM = range(3)  # what an epilogue scales and shifts by
 
-SIZES = ("height", "width", "inputs", "outputs", "kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w")
+SIZES = (
+    "height",
+    "width",
+    "inputs",
+    "outputs",
+    "kernel_h",
+    "kernel_w",
+    "stride_h",
+    "stride_w",
+    "pad_h",
+    "pad_w",
+)
 SLOTS = ("x", "y", "out", "d", "residual", "stats", "scratch", "mask")  # where operands begin in the arena
 OPERATION = np.dtype(
-    [(name, np.int64) for name in ("kind", *SIZES, "groups", "affine", "relu", "adds", "weight", "bias", *SLOTS)]
+    [
+        (name, np.int64)
+        for name in ("kind", *SIZES, "groups", "affine", "relu", "adds", "weight", "bias", *SLOTS)
+    ]
     + [("number", np.float32)]
 )
 FLOAT = 4  # bytes
@@ -45,13 +62,14 @@ def reach(size, tap, stride, pad, outs):
 
 @part
 def convolve(op, n, x, weight, y):
-    """CONV: y = x * weight. CONV_WEIGHT: weight = x^T * y. CONV_INPUT: x += y * weight^T. All three are addresses.
+    """CONV: y = x * weight. CONV_WEIGHT: weight = x^T * y. CONV_INPUT: x += y * weight^T. All three are
+    addresses.
 
     There is one product for every tap and run of neighbouring positions.
     """
     ci, co, k = op.inputs, op.outputs, op.kernel_h * op.kernel_w
     high, wide = out_size(op)
-    middle = op.pad_h * op.kernel_w + op.pad_w  # the tap that every output meets comes first: it sets, the others add
+    middle = op.pad_h * op.kernel_w + op.pad_w  # every output meets this tap: it sets, the others add
     for t in range(k):
         tap = (t + middle) % k
         kh, kw = tap // op.kernel_w, tap % op.kernel_w
@@ -69,7 +87,12 @@ def convolve(op, n, x, weight, y):
         for line in range(lines):
             for run in range(runs):
                 o = (h0 + line) * wide + w0 + run
-                i = ((h0 + line) * op.stride_h + kh - op.pad_h) * op.width + (w0 + run) * op.stride_w + kw - op.pad_w
+                i = (
+                    ((h0 + line) * op.stride_h + kh - op.pad_h) * op.width
+                    + (w0 + run) * op.stride_w
+                    + kw
+                    - op.pad_w
+                )
                 at, to = x + FLOAT * i * n * ci, y + FLOAT * o * n * co
                 if op.kind == CONV:
                     gemm(0, 0, length * n, co, ci, at, ci, w, co, beta, to, co)
@@ -82,7 +105,8 @@ def convolve(op, n, x, weight, y):
 
 @part
 def convolve_lines(op, n, lines, weight, y):
-    """A convolution of the examples themselves, which `expand` has laid out so that a row of outputs is one product."""
+    """A convolution of the examples themselves, which `expand` has laid out so that a row of outputs is one
+    product."""
     high, wide = out_size(op)
     k, m = op.kernel_h * op.kernel_w * op.inputs, wide * n
     for line in range(high):
@@ -139,7 +163,8 @@ def squares(values, at, count, centre):
 
 @part
 def moments(op, n, y, row, stats, a, b):
-    """A group norm as y * a + b, with a and b [example, channel]. `stats` keeps each group's mean and 1 / deviation.
+    """A group norm as y * a + b, with a and b [example, channel]. `stats` keeps each group's mean and 1 /
+    deviation.
 
     Sums run around each channel's first position, so that a mean far from zero costs no digits.
     """
@@ -163,11 +188,16 @@ def moments(op, n, y, row, stats, a, b):
         at = i * group
         mean = summed(a, at, group) / np.float32(group)
         spread = summed(b, at, group) + np.float32(positions) * squares(a, at, group, mean)
-        rate = np.float32(1.0) / np.sqrt(max(spread, np.float32(0)) / np.float32(positions * group) + op.number)
+        rate = np.float32(1.0) / np.sqrt(
+            max(spread, np.float32(0)) / np.float32(positions * group) + op.number
+        )
         stats[2 * i], stats[2 * i + 1] = mean, rate
         c0 = i % op.groups * group
         if op.weight >= 0:
-            gamma, beta = row[op.weight + c0 : op.weight + c0 + group], row[op.bias + c0 : op.bias + c0 + group]
+            gamma, beta = (
+                row[op.weight + c0 : op.weight + c0 + group],
+                row[op.bias + c0 : op.bias + c0 + group],
+            )
             for c in range(group):
                 scale = rate * gamma[c]
                 a[at + c] = scale
@@ -249,7 +279,8 @@ def pooled(op, n, y, row, stats, a, b, out, mask):
 
 @part
 def unpool(op, n, d, mask, gradient, sums, out):
-    """Gradients go back to where the largest numbers came from. A bias gets its own here, of the smaller maps."""
+    """Gradients go back to where the largest numbers came from. A bias gets its own here, of the smaller
+    maps."""
     high, wide = out_size(op)
     m, zero = n * op.inputs, np.float32(0)
     out[:] = zero
@@ -302,7 +333,8 @@ def masked(op, n, d, out, gradient, sums):
 
 @part
 def norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out):
-    """Back through relu and a group norm. d is masked in place, and is then the residual's gradient; `out` is y's."""
+    """Back through relu and a group norm. d is masked in place, and is then the residual's gradient; `out`
+    is y's."""
     positions, channels = op.height * op.width, op.inputs
     m, group, zero = n * channels, channels // op.groups, np.float32(0)
     for i in range(n * op.groups):
@@ -393,7 +425,8 @@ def mean_back(op, n, d, out):
 
 @part
 def flatten(op, n, x, out):
-    """[position, example, channel] -> [example, channel, position], or of a text [example, position, channel]; or back."""
+    """[position, example, channel] -> [example, channel, position], or of a text [example, position,
+    channel]; or back."""
     positions, channels = op.height * op.width, op.inputs
     step_p, step_c = (channels, 1) if op.groups == 1 else (1, positions)
     for i in range(n):
@@ -471,7 +504,8 @@ def softmax_loss(n, classes, logits, labels, offset, out):
 
 @part
 def interpret(table, arena, row, gradient, n, labels, offset, seed):
-    """Run the operations for a batch of n examples that has been loaded. The mean loss, if the table computes it."""
+    """Run the operations for a batch of n examples that has been loaded. The mean loss, if the table
+    computes it."""
     loss = 0.0
     memory, weights, gradients = arena.ctypes.data, row.ctypes.data, gradient.ctypes.data
     for number in range(len(table)):
@@ -491,11 +525,17 @@ def interpret(table, arena, row, gradient, n, labels, offset, seed):
         elif op.kind == LINES_WEIGHT:
             convolve_lines(op, n, memory + FLOAT * op.x, gradients + FLOAT * op.weight, memory + FLOAT * op.d)
         elif op.kind == LINEAR:
-            linear(op, positions * n, memory + FLOAT * op.x, weights + FLOAT * op.weight, memory + FLOAT * op.y)
+            linear(
+                op, positions * n, memory + FLOAT * op.x, weights + FLOAT * op.weight, memory + FLOAT * op.y
+            )
         elif op.kind == LINEAR_WEIGHT:
-            linear(op, positions * n, memory + FLOAT * op.x, gradients + FLOAT * op.weight, memory + FLOAT * op.d)
+            linear(
+                op, positions * n, memory + FLOAT * op.x, gradients + FLOAT * op.weight, memory + FLOAT * op.d
+            )
         elif op.kind == LINEAR_INPUT:
-            linear(op, positions * n, memory + FLOAT * op.out, weights + FLOAT * op.weight, memory + FLOAT * op.d)
+            linear(
+                op, positions * n, memory + FLOAT * op.out, weights + FLOAT * op.weight, memory + FLOAT * op.d
+            )
         elif op.kind == EPILOGUE or op.kind == POOLED:
             y, out = arena[op.y : op.y + size], arena[op.out : op.out + size]
             stats = arena[op.stats : op.stats + 2 * n * op.groups]
@@ -508,14 +548,23 @@ def interpret(table, arena, row, gradient, n, labels, offset, seed):
             d, forward = arena[op.d : op.d + size], arena[op.x : op.x + size]
             a, b = arena[scratch : scratch + m], arena[scratch + m : scratch + 2 * m]
             if op.affine == NORM:
-                stats, e = arena[op.stats : op.stats + 2 * n * op.groups], arena[scratch + 2 * m : scratch + 3 * m]
+                stats, e = (
+                    arena[op.stats : op.stats + 2 * n * op.groups],
+                    arena[scratch + 2 * m : scratch + 3 * m],
+                )
                 y, out = arena[op.y : op.y + size], arena[op.out : op.out + size]
                 norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out)
             else:
                 masked(op, n, d, forward, gradient, a)
         elif op.kind == UNPOOL:
             unpool(
-                op, n, arena[op.d :], arena[op.mask :], gradient, arena[scratch : scratch + m], arena[op.out : op.out + size]
+                op,
+                n,
+                arena[op.d :],
+                arena[op.mask :],
+                gradient,
+                arena[scratch : scratch + m],
+                arena[op.out : op.out + size],
             )
         elif op.kind == MEAN:
             mean(op, n, arena[op.x : op.x + size], arena[op.out :])
@@ -527,9 +576,19 @@ def interpret(table, arena, row, gradient, n, labels, offset, seed):
             flatten(op, n, arena[op.d : op.d + size], arena[op.out : op.out + size])
         elif op.kind == DROP:
             _, own = splitmix(seed + np.uint64(number))
-            drop(op, arena[op.x : op.x + size], own, arena[op.mask : op.mask + size], arena[op.out : op.out + size])
+            drop(
+                op,
+                arena[op.x : op.x + size],
+                own,
+                arena[op.mask : op.mask + size],
+                arena[op.out : op.out + size],
+            )
         elif op.kind == DROP_BACK:
-            d, mask, out = arena[op.d : op.d + size], arena[op.mask : op.mask + size], arena[op.out : op.out + size]
+            d, mask, out = (
+                arena[op.d : op.d + size],
+                arena[op.mask : op.mask + size],
+                arena[op.out : op.out + size],
+            )
             for j in range(size):
                 out[j] = d[j] * mask[j]
         elif op.kind == EMBED:
@@ -537,7 +596,9 @@ def interpret(table, arena, row, gradient, n, labels, offset, seed):
         elif op.kind == EMBED_BACK:
             embed_back(op, n, arena[op.x :], arena[op.d :], gradient)
         elif op.kind == LOSS:
-            loss = softmax_loss(n, channels, arena[op.x : op.x + m], labels, offset, arena[op.out : op.out + m])
+            loss = softmax_loss(
+                n, channels, arena[op.x : op.x + m], labels, offset, arena[op.out : op.out + m]
+            )
         elif op.kind == ZERO:
             arena[op.out : op.out + size] = np.float32(0)
         else:  # ADD, COPY

@@ -45,7 +45,7 @@ class Stage:
 
 def stages(trace: Trace) -> Iterator[Stage]:
     """In an order in which every stage finds its inputs made."""
-    place = list(range(len(trace.nodes)))  # nodes that only see the same numbers in another shape are left out
+    place = list(range(len(trace.nodes)))  # a node that only sees numbers in another shape is left out
     for number, node in enumerate(trace.nodes):
         if node.kind == "same":
             place[number] = place[node.inputs[0]]

@@ -1,4 +1,5 @@
-"""Turns the stages of a module into a table of operations over one arena: forward, and for training backward too."""
+"""Turns the stages of a module into a table of operations over one arena: forward, and for training
+backward too."""
 
 from typing import Any
 
@@ -63,7 +64,9 @@ class Table:
         first = readers[0].node
         self._expanded = len(readers) == 1 and first is not None and first.kind == "conv"
         if self._expanded and first is not None:
-            lines = (shape.height + 2 * first.padding[0]) * first.kernel[1] * shape.channels * first.shape.width
+            lines = (
+                (shape.height + 2 * first.padding[0]) * first.kernel[1] * shape.channels * first.shape.width
+            )
             self._value[0] = self._buffer(lines)
             line = self._buffer(shape.width + 2 * first.padding[1] + 2 * first.stride[1])
             return {"kind": op.LINES, **_sizes(shape, first), "x": self._value[0], "scratch": line}
@@ -123,7 +126,9 @@ class Table:
         elif node.kind == "flatten":
             self._emit(op.FLATTEN, shape, x=x, out=y, groups=_order(shape))
         elif node.kind == "embedding":
-            self._emit(op.EMBED, shape, x=x, out=y, weight=self._column(node.weight), outputs=node.shape.channels)
+            self._emit(
+                op.EMBED, shape, x=x, out=y, weight=self._column(node.weight), outputs=node.shape.channels
+            )
         else:  # dropout
             mask = self._buffer(shape.size)
             self._emit(op.DROP, shape, x=x, out=y, mask=mask, number=node.number)
@@ -170,8 +175,14 @@ class Table:
         shape, x = self.trace.nodes[source].shape, saved["x"]
         if node.kind in ("conv", "linear"):
             assert node.weight is not None
-            fields: dict[str, Any] = {"weight": self._column(node.weight), "outputs": node.shape.channels, "d": d}
-            kinds = {"conv": (op.LINES_WEIGHT if source == 0 and self._expanded else op.CONV_WEIGHT, op.CONV_INPUT)}
+            fields: dict[str, Any] = {
+                "weight": self._column(node.weight),
+                "outputs": node.shape.channels,
+                "d": d,
+            }
+            kinds = {
+                "conv": (op.LINES_WEIGHT if source == 0 and self._expanded else op.CONV_WEIGHT, op.CONV_INPUT)
+            }
             kinds["linear"] = (op.LINEAR_WEIGHT, op.LINEAR_INPUT)
             weight, back = kinds[node.kind]
             self._emit(weight, shape, node, x=x, writes=[node.weight], live=self._taps(node, shape), **fields)
@@ -223,7 +234,11 @@ class Table:
 
     def _epilogue(self, stage: Stage) -> dict[str, Any]:
         norm = stage.norm
-        fields: dict[str, Any] = {"affine": self._affine(stage), "relu": stage.relu, "bias": self._column(stage.bias)}
+        fields: dict[str, Any] = {
+            "affine": self._affine(stage),
+            "relu": stage.relu,
+            "bias": self._column(stage.bias),
+        }
         if norm is not None:
             fields |= {"groups": norm.groups, "number": norm.number}
             fields |= {"weight": self._column(norm.weight), "bias": self._column(norm.bias)}
@@ -256,9 +271,12 @@ class Table:
         live: list[tuple[int, int]] | None = None,
         **fields: Any,
     ) -> None:
-        """`writes`: the parameters whose gradients an operation computes; `live`: if it is not all of them."""
+        """`writes`: the parameters whose gradients an operation computes; `live`: if it is not all of
+        them."""
         if live is None:
-            live = [(self.layout.columns[name].start, self.layout.columns[name].stop) for name in writes or ()]
+            live = [
+                (self.layout.columns[name].start, self.layout.columns[name].stop) for name in writes or ()
+            ]
         self._writes.append(live)
         slots = dict.fromkeys(SLOTS, NOWHERE)
         self._rows.append({"kind": kind, **_sizes(shape, node), "groups": 1, **slots, **fields})
@@ -311,7 +329,8 @@ def _order(shape: Maps) -> int:
 
 
 def _covers(node: Node, shape: Maps) -> bool:
-    """Whether the middle tap of a convolution meets every position of its input, so that it can set the gradient."""
+    """Whether the middle tap of a convolution meets every position of its input, so that it can set the
+    gradient."""
     return node.stride == (1, 1) and node.shape[:2] == shape[:2]
 
 

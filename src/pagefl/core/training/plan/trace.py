@@ -1,4 +1,5 @@
-"""Traces a module: what its forward computes, as a list of nodes. What a plan has no operation for is refused."""
+"""Traces a module: what its forward computes, as a list of nodes. What a plan has no operation for is
+refused."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,26 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 Pair = tuple[int, int]
-QUESTIONS = {"size", "dim", "numel", "is_floating_point", "__len__", "stride", "is_contiguous", "get_device", "__get__"}
-SAME = {"contiguous", "float", "to", "long", "int", "type", "clone"}  # type and place; the values stay what they are
+QUESTIONS = {
+    "size",
+    "dim",
+    "numel",
+    "is_floating_point",
+    "__len__",
+    "stride",
+    "is_contiguous",
+    "get_device",
+    "__get__",
+}
+SAME = {
+    "contiguous",
+    "float",
+    "to",
+    "long",
+    "int",
+    "type",
+    "clone",
+}  # type and place; the values stay what they are
 
 
 class Unplanned(Exception):
@@ -20,7 +39,8 @@ class Unplanned(Exception):
 
 
 class Maps(NamedTuple):
-    """The shape of one example: positions times channels. Flat features are the channels of a single position."""
+    """The shape of one example: positions times channels. Flat features are the channels of a single
+    position."""
 
     height: int
     width: int
@@ -64,7 +84,7 @@ class Input:
 @dataclass
 class Trace:
     input: Input
-    nodes: list[Node] = field(default_factory=list)  # the first one is the input, the last one gives the logits
+    nodes: list[Node] = field(default_factory=list)  # from the input to the logits
 
     def uses(self) -> list[int]:
         """How often each node is an input of others."""
@@ -89,7 +109,8 @@ def trace(module: nn.Module, x: Tensor) -> Trace:
 
 
 class _Tracer(TorchFunctionMode):
-    """Sees every torch function that a forward calls with the examples, or with what was computed from them."""
+    """Sees every torch function that a forward calls with the examples, or with what was computed from
+    them."""
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
         super().__init__()
@@ -154,7 +175,14 @@ class _Tracer(TorchFunctionMode):
         return name
 
     def _conv2d(
-        self, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
     ) -> int:
         at, shape = self._of(x)
         if groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str) or shape.flat or x.dim() != 4:
@@ -177,12 +205,20 @@ class _Tracer(TorchFunctionMode):
         scale_grad_by_freq: bool = False, sparse: bool = False,
     ) -> int:  # fmt: skip
         at, shape = self._of(x)
-        if at or not self.trace.input.tokens or padding_idx is not None or max_norm is not None or scale_grad_by_freq:
+        if (
+            at
+            or not self.trace.input.tokens
+            or padding_idx is not None
+            or max_norm is not None
+            or scale_grad_by_freq
+        ):
             raise Unplanned("an embedding has options that a plan does not know")
         out = Maps(shape.height, 1, weight.shape[1], sequence=True)
         return self._add_node(Node("embedding", (at,), out, self._parameter(weight), groups=weight.shape[0]))
 
-    def _group_norm(self, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> int:
+    def _group_norm(
+        self, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    ) -> int:
         at, shape = self._of(x)
         if shape.sequence or (weight is None) != (bias is None):
             raise Unplanned("a norm has only one of weight and bias, or is applied to a sequence")
@@ -224,13 +260,20 @@ class _Tracer(TorchFunctionMode):
     ) -> int:  # fmt: skip
         at, shape = self._of(x)
         padding = _pair(padding)
-        if ceil_mode or divisor_override is not None or shape.flat or (padding != (0, 0) and not count_include_pad):
+        if (
+            ceil_mode
+            or divisor_override is not None
+            or shape.flat
+            or (padding != (0, 0) and not count_include_pad)
+        ):
             raise Unplanned("an average-pooling has options that a plan does not know")
         return self._mean_over(at, _pair(kernel_size), _pair(stride or kernel_size), padding)
 
     def _adaptive_avg_pool2d(self, x: Any, output_size: Any) -> int:
         at, shape = self._of(x)
-        sizes = [have if want is None else want for want, have in zip(_pair(output_size), shape[:2], strict=True)]
+        sizes = [
+            have if want is None else want for want, have in zip(_pair(output_size), shape[:2], strict=True)
+        ]
         if shape.flat or shape.height % sizes[0] or shape.width % sizes[1]:
             raise Unplanned("an adaptive pooling has windows of different sizes")
         kernel = (shape.height // sizes[0], shape.width // sizes[1])
@@ -275,7 +318,11 @@ class _Tracer(TorchFunctionMode):
 
     def _view(self, x: Any, *sizes: Any) -> int:
         sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        if len(sizes) != 2 or sizes[0] not in (len(x), -1) or (sizes[0] == -1 and sizes[1] * len(x) != x.numel()):
+        if (
+            len(sizes) != 2
+            or sizes[0] not in (len(x), -1)
+            or (sizes[0] == -1 and sizes[1] * len(x) != x.numel())
+        ):
             raise Unplanned("a view is not a flatten")
         return self._flatten(x, 1)
 
@@ -288,7 +335,13 @@ class _Tracer(TorchFunctionMode):
     def _add(self, x: Any, other: Any, alpha: float = 1) -> int:
         if id(x) in self.known and id(other) in self.known:
             (at, shape), (residual, second) = self._of(x), self._of(other)
-            if alpha != 1 or shape != second or x.shape != other.shape or 0 in (at, residual) or at == residual:
+            if (
+                alpha != 1
+                or shape != second
+                or x.shape != other.shape
+                or 0 in (at, residual)
+                or at == residual
+            ):
                 raise Unplanned("an addition is not of two maps of the same shape")
             return self._add_node(Node("add", (at, residual), shape))
         return self._scaled(x, other, lambda scale, shift, number: (scale, shift + alpha * number))
@@ -318,12 +371,16 @@ class _Tracer(TorchFunctionMode):
         wanted = (x.dim() - 1) * [1]
         wanted[0] = -1
         try:
-            by_channel = number.expand(1, *([1] * (x.dim() - 1))) if number.numel() == 1 else number.view(*wanted)
+            by_channel = (
+                number.expand(1, *([1] * (x.dim() - 1))) if number.numel() == 1 else number.view(*wanted)
+            )
             if number.numel() > 1 and torch.broadcast_shapes(number.shape, x.shape) != x.shape:
                 raise RuntimeError
             if number.numel() not in (1, entering.shape.channels):
                 raise RuntimeError
-            if number.numel() > 1 and not torch.equal(number.expand(x.shape)[0], by_channel.expand(x.shape[1:])):
+            if number.numel() > 1 and not torch.equal(
+                number.expand(x.shape)[0], by_channel.expand(x.shape[1:])
+            ):
                 raise RuntimeError
         except RuntimeError:
             raise Unplanned("the examples are not scaled by channel") from None
@@ -344,7 +401,9 @@ def _entering(x: Tensor) -> Maps:
 
 def _slid(shape: Maps, kernel: Pair, stride: Pair, padding: Pair) -> Maps:
     """A window that slides over maps."""
-    height, width = ((n + 2 * p - k) // s + 1 for n, k, s, p in zip(shape[:2], kernel, stride, padding, strict=True))
+    height, width = (
+        (n + 2 * p - k) // s + 1 for n, k, s, p in zip(shape[:2], kernel, stride, padding, strict=True)
+    )
     return shape._replace(height=height, width=width)
 
 
