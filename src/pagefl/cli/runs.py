@@ -183,12 +183,13 @@ def watch(
         err.print(f"stopped after round {reached}; `pagefl resume {directory}` goes on", markup=False)
     err.print(f"report: {page}", markup=False)
     if as_json and result.rounds:
-        last, best = result.rounds[-1], max(result.rounds, key=lambda r: r["global_accuracy"])
+        last, known = result.rounds[-1], [entry["global_accuracy"] for entry in result.rounds]
+        best = max((accuracy for accuracy in known if accuracy is not None), default=None)
         print(
             json.dumps(
                 {
                     **last,
-                    "best_global_accuracy": best["global_accuracy"],
+                    "best_global_accuracy": best,
                     "out": str(directory),
                     "report": str(page),
                 }

@@ -20,7 +20,6 @@ from .storage import Allocate, Storage, named
 from .training.model import Model
 from .training.stack import Stack, Training
 
-NOBODY = Scores(np.empty(0), np.empty(0))
 EVALUATED_TOGETHER = 50  # owners of examples in one job
 
 
@@ -33,6 +32,7 @@ class Job(NamedTuple):
     lr: Floats
     epochs: Integers
     mean_size: float  # of all clients' training data
+    roles: tuple[str, ...] = ()  # the splits on which personal models are evaluated after training
     uploads_too: bool = False
 
 
@@ -41,11 +41,11 @@ class Trained(NamedTuple):
 
     ids: Integers
     quarantined: Integers  # those whose result was not finite: as if they had not taken part
-    test: Scores  # personal models on their own test data
+    test: Scores  # personal models on their own test data; NaN where it was not asked for
     # personal models on what rewards are made of: the hold-out where there is one, or the training data
     train: Scores
     upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
-    before: Scores  # the shared model on the test data of *all* clients of the block
+    before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
 
 
 class ClientHalf:
@@ -100,29 +100,43 @@ class ClientHalf:
             self.sent[name][0] = value
 
     def train(
-        self, round: int, ids: Integers, lr: Floats, epochs: Integers, *, uploads_too: bool = False
+        self,
+        round: int,
+        ids: Integers,
+        lr: Floats,
+        epochs: Integers,
+        *,
+        roles: tuple[str, ...] = ("test", "reward"),
+        before: Integers | None = None,
+        uploads_too: bool = False,
     ) -> Trained:
         """Each of these clients trains the model it was sent, with its own lr and epochs.
 
-        `uploads_too`: they evaluate not only their personal models but also what they upload.
+        `roles`: the splits on which personal models are evaluated. `before`: the clients on whose test data
+        the shared model is; everybody if it is None. `uploads_too`: uploads are evaluated too.
         """
+        before = np.arange(self.size) if before is None else before
         sizes = self.sizes[ids]
         order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
         pieces = [order[part] for part in in_parts(len(order), self.chunk)]
-        jobs = [Job("train", ids[p], round, lr[p], epochs[p], self.mean_size, uploads_too) for p in pieces]
-        answers: list[Any] = self.run_jobs(jobs + self._evaluations("test", round))
+        jobs = [
+            Job("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads_too) for p in pieces
+        ]
+        answers: list[Any] = self.run_jobs(jobs + self._evaluations("test", round, before))
         flags, tests, trains, uploads = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
         test, train, upload = (join(found, back) for found in (tests, trains, uploads))
-        return Trained(
-            trained[back], np.sort(ids[order][~good]), test, train, upload, join(answers[len(jobs) :])
-        )
+        shared = unknown(self.size)
+        for known, found in zip(shared, join([unknown(0), *answers[len(jobs) :]]), strict=True):
+            known[before] = found
+        return Trained(trained[back], np.sort(ids[order][~good]), test, train, upload, shared)
 
-    def evaluate(self, round: int, *roles: str) -> dict[str, Scores]:
-        """The shared model on these splits of every client."""
-        jobs = [job for role in roles for job in self._evaluations(role, round)]
+    def evaluate(self, round: int, *roles: str, ids: Integers | None = None) -> dict[str, Scores]:
+        """The shared model on these splits of every client, or of those that are named."""
+        ids = np.arange(self.size) if ids is None else ids
+        jobs = [job for role in roles for job in self._evaluations(role, round, ids)]
         answers = self.run_jobs(jobs)
         return {
             role: join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role])
@@ -155,7 +169,9 @@ class ClientHalf:
         self.storage.put(ids, chosen, outcome)
         personal = outcome.personal[chosen]
         test, train = (
-            self.model.score(personal, self.data[role], ids) if len(ids) else NOBODY
+            self.model.score(personal, self.data[role], ids)
+            if len(ids) and role in job.roles
+            else unknown(len(ids))
             for role in ("test", "reward")
         )
         upload = train
@@ -193,11 +209,11 @@ class ClientHalf:
         for name, value in self.state().items():
             value.copy_(state[name])
 
-    def _evaluations(self, role: str, round: int) -> list[Job]:
+    def _evaluations(self, role: str, round: int, ids: Integers) -> list[Job]:
         together = self.chunk if adapts(self.algorithm) else EVALUATED_TOGETHER
-        lr, epochs = np.full(self.size, self.training.lr), np.ones(self.size, np.int64)
-        parts = in_parts(self.size, together)
-        return [Job(role, part, round, lr[part], epochs[part], self.mean_size) for part in parts]
+        lr, epochs = np.full(len(ids), self.training.lr), np.ones(len(ids), np.int64)
+        parts = in_parts(len(ids), together)
+        return [Job(role, ids[part], round, lr[part], epochs[part], self.mean_size) for part in parts]
 
     def _checked(self, examples: Examples, role: str, row: Tensor) -> Examples:
         """In the model's type and on its device, with labels that it has an answer for."""
@@ -247,6 +263,11 @@ def adapts(algorithm: Algorithm) -> bool:
 def in_parts(count: int, size: int) -> list[Integers]:
     """0, 1, … count - 1 in pieces of at most this size."""
     return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def unknown(count: int) -> Scores:
+    """Of models that nobody has evaluated."""
+    return Scores(np.full(count, np.nan), np.full(count, np.nan))
 
 
 def join(parts: Sequence[object], order: Integers | None = None) -> Scores:

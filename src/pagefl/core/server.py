@@ -124,9 +124,8 @@ class ServerHalf:
                 gradient += part * (len(y) / len(examples.y))
         return gradient[0]
 
-    def evaluate(self, round: int) -> dict[str, tuple[float, float]]:
-        """Loss and accuracy of the shared model on both of the server's splits."""
-        roles = ("server_test", "game")
+    def evaluate(self, round: int, *roles: str) -> dict[str, tuple[float, float]]:
+        """Loss and accuracy of the shared model on these of the server's splits."""
         jobs = [
             Job(role, part, round)
             for role in roles
@@ -134,7 +133,7 @@ class ServerHalf:
         ]
         answers = self.run_jobs(jobs)
         found = {}
-        for role in self.data:
+        for role in roles:
             scores = join([answer for job, answer in zip(jobs, answers, strict=True) if job.kind == role])
             found[role] = pooled(scores, self.data[role])
         return found

@@ -15,7 +15,6 @@ from pagefl.runtime.halves import Say
 
 from . import wire
 from .client_app import NUMBER
-from .node import told_by
 from .remote import Replies, Reply
 from .told import UNTOLD_AT_FIRST, implausible
 
@@ -31,9 +30,11 @@ class GridNodes:
     trusted.
     """
 
-    def __init__(self, grid: Grid, spec: RunSpec, due: dict[str, torch.Size], run: str, say: Say) -> None:
-        """`due`: the uploads that are expected, by name and shape."""
-        self.grid, self.spec, self.due, self.run, self.say = grid, spec, due, run, say
+    def __init__(
+        self, grid: Grid, spec: RunSpec, due: dict[str, torch.Size], told: set[str], run: str, say: Say
+    ) -> None:
+        """`due`: the uploads that are expected, by name and shape. `told`: the numbers that are."""
+        self.grid, self.spec, self.due, self.told, self.run, self.say = grid, spec, due, told, run, say
         self.clients = spec.task["clients"]
         self.numbers: dict[int, int] = {}  # Flower's node id -> client number
         self.asked_who: dict[str, int] = {}  # questions that are not answered yet: message id -> node id
@@ -86,7 +87,7 @@ class GridNodes:
     def _who(self, reply: Message | None) -> tuple[int, dict[str, float]]:
         content = _content(reply)
         wire.only(content, wire.ARRAYS, wire.NUMBERS)
-        told = wire.numbers(content, {*told_by(self.spec), NUMBER})
+        told = wire.numbers(content, {*self.told, NUMBER})
         if problem := implausible(told, UNTOLD_AT_FIRST):
             raise wire.Refused(problem)
         number = told.pop(NUMBER)
@@ -128,7 +129,7 @@ class GridNodes:
         asked = content[wire.ASK]
         if not isinstance(asked, ConfigRecord) or dict(asked) != {"run": self.run, "round": round}:
             raise wire.Refused(f"it answers another question than that of round {round}")
-        return Reply(wire.arrays(content, self.due), wire.numbers(content, told_by(self.spec)))
+        return Reply(wire.arrays(content, self.due), wire.numbers(content, self.told))
 
     def _count_late(self) -> int:
         came = dict(self._pull(self.overdue))

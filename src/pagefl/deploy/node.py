@@ -21,10 +21,15 @@ TELLS = {  # what a spec may let a client report, besides its upload and its num
     "moves": ("lr", "epochs"),
     "rewards": ("reward", "critic_loss", "actor_loss"),
 }
+REWARDS = {"reward", "train_loss"}  # computed only if somebody plays for them
 
 
-def told_by(spec: RunSpec) -> set[str]:
-    return {SIZE, *(name for group in spec.deploy.tells for name in TELLS[group])}
+def told_by(spec: RunSpec, rewarded: bool) -> set[str]:
+    """What every node reports. `rewarded`: whether clients compute rewards."""
+    named = {name for group in spec.deploy.tells for name in TELLS[group]}
+    if spec.protocol == "released":  # rewards are made of test losses
+        named -= {"train_loss"}
+    return {SIZE, *(named if rewarded else named - REWARDS)}
 
 
 class Node:
@@ -71,7 +76,7 @@ class Node:
         return upload, self._told(answer)
 
     def _told(self, answer: Answer) -> dict[str, float]:
-        return {name: float(answer.told[name][0]) for name in told_by(self.spec)}
+        return {name: float(answer.told[name][0]) for name in told_by(self.spec, self.leaders.rewarded)}
 
     def _save(self, round: int) -> None:
         checkpoint.save(self.folder, self.leaders.state(), {"round": round})

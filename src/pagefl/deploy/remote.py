@@ -14,7 +14,7 @@ from pagefl.game.messages import Answer, Orders, table
 from pagefl.runtime.halves import Say
 from pagefl.runtime.settings import DeploySettings
 
-from .told import UNTOLD_IN_A_ROUND, implausible
+from .told import NOT_JUDGED, UNTOLD_IN_A_ROUND, implausible
 
 NOBODY = np.empty(0, np.int64)
 
@@ -71,7 +71,7 @@ class RemoteClients:
                 "again: it goes on from "
                 "its checkpoint"
             )
-        refused = {**replies.refused, **self._refused(replies.good)}
+        refused = {**replies.refused, **self._refused(replies.good, orders.judged)}
         for number, reason in sorted(refused.items()):
             self.say(f"round {orders.round}: client {number} is quarantined: {reason}")
         good = {number: reply for number, reply in sorted(replies.good.items()) if number not in refused}
@@ -92,16 +92,15 @@ class RemoteClients:
     def load(self, tensors: State) -> None:
         pass
 
-    def _refused(self, replies: dict[int, Reply]) -> dict[int, str]:
+    def _refused(self, replies: dict[int, Reply], judged: bool) -> dict[int, str]:
         """The clients whose reply is refused, and why.
 
         Uploads must be finite, and not much larger than those of the others. One upload must not dominate the
         model, nor one transition the policy.
         """
+        untold = UNTOLD_IN_A_ROUND if judged else UNTOLD_IN_A_ROUND | NOT_JUDGED
         refused = {
-            number: reason
-            for number, reply in replies.items()
-            if (reason := implausible(reply.told, UNTOLD_IN_A_ROUND))
+            number: reason for number, reply in replies.items() if (reason := implausible(reply.told, untold))
         }
         for what, names in (("experience", self.experience), ("upload", self.uploads)):
             norms = {number: _norm(reply.arrays, names) for number, reply in replies.items()}

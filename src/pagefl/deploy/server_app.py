@@ -15,6 +15,7 @@ from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.follower import Follower
 from pagefl.game.game import Game
+from pagefl.game.leaders import pays
 from pagefl.runtime import halves
 from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
 from pagefl.runtime.halves import Say
@@ -24,6 +25,7 @@ from pagefl.runtime.simulation import one_numeric_mode
 
 from . import parties
 from .grid import GridNodes
+from .node import told_by
 from .remote import RemoteClients
 
 RUN_ID, LOG, LOCK, OUTCOME = "run-id", "deploy.log", "server.lock", "outcome.json"
@@ -66,9 +68,10 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         begin = halves.start(task, spec.make_algorithm(), spec, examples.game, say)
         half, terms = halves.server_half(begin, examples, clients), halves.terms_of(spec)
         follower = Follower(half, players.server_policy(halves.setup_of(spec, clients)), terms)
-        experience = players.client_policy(halves.setup_of(spec, 1)).experience(np.array([0]))
+        policy = players.client_policy(halves.setup_of(spec, 1))
+        experience = policy.experience(np.array([0]))
         due = {name: rows.shape[1:] for name, rows in {**half.uploads, **experience}.items()}
-        nodes = GridNodes(grid, spec, due, _run_id(out), say)
+        nodes = GridNodes(grid, spec, due, told_by(spec, pays(terms, policy)), _run_id(out), say)
         remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
         make_module = partial(task.fresh_module, spec.seed)
         # A stop takes effect at once: without its SuperLink the server would wait for the end of the round.

@@ -17,6 +17,7 @@ RANGES = {
     **dict.fromkeys(("critic_loss", "actor_loss"), AGENT_LOSS),
 }
 WHOLE = ("number", "size", "epochs")
+NOT_JUDGED = {"test_accuracy", "test_loss", "before_accuracy", "before_loss"}  # in rounds without accuracies
 UNTOLD_IN_A_ROUND = {"critic_loss", "actor_loss"}  # not before an agent learns, nor without agents
 UNTOLD_AT_FIRST = {"lr", "epochs", "reward", *UNTOLD_IN_A_ROUND}  # nothing has been played yet
 

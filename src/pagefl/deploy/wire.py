@@ -42,6 +42,7 @@ def pack_orders(orders: Orders, run: str) -> RecordDict:
     ask: dict[str, int | float | str] = {"run": run}
     if orders.round:
         ask |= {"round": orders.round, "demand": str(orders.demand), "mean_size": orders.mean_size}
+        ask |= {"judged": int(orders.judged)}
     return pack({**orders.sent, **orders.policy}, ask=ask)
 
 
@@ -58,6 +59,7 @@ def orders(
         policy={name: found[name] for name in policy},
         demand=DemandRatio.parse(str(ask.get("demand", "1:1"))),
         mean_size=float(ask.get("mean_size", 1.0)),  # type: ignore[arg-type]
+        judged=bool(ask.get("judged", 1)),
     )
 
 

@@ -6,7 +6,7 @@ pay-off, is its epsilon: a lower bound, since only the deviations that were trie
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +83,8 @@ def certify_game(
     clients, server = leaders.policy, follower.policy
     clients.freeze()
     server.freeze()
+    terms = follower.terms
+    follower.terms = leaders.terms = replace(terms, rewards=True)  # whoever learns by them
     game = Game(follower, leaders)
 
     def back() -> None:
@@ -109,6 +111,7 @@ def certify_game(
     ids = follower.half.participants(stage + 1, follower.terms.participation)
     findings = certify(stage, replay, deviations(ids, ranges, trial, stage))
     back()
+    follower.terms = leaders.terms = terms
     return findings
 
 

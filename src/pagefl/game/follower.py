@@ -1,23 +1,27 @@
 """Follower: the server's turn of a round."""
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from pagefl.agents.ddpg import Losses
+from pagefl.core import rng
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 from pagefl.core.errors import UserError
 from pagefl.core.server import ServerHalf
 
-from .messages import SCORES, SIZE, Answer, Orders
-from .protocol import ServerPolicy, by_size
+from .messages import NOBODY, SCORES, SIZE, Answer, Orders
+from .protocol import ServerPolicy, by_size, rewarded
 from .rewards import DemandRatio, reward
 from .terms import Terms
 from .uploads import Uploads
 
 AGENT, KNOWN = "server_agent.", "known."
+SAMPLE = 100  # clients on whose data the shared model is evaluated in every judged round
+UNKNOWN = (np.nan, np.nan)
 
 
 class Round(NamedTuple):
@@ -44,22 +48,29 @@ class Follower:
 
     def introduction(self) -> Orders:
         """Nobody trains: clients evaluate the model that they are sent."""
-        return self._orders(0, np.empty(0, np.int64), DemandRatio(), mean_size=1.0)
+        return self._orders(0, NOBODY, DemandRatio(), mean_size=1.0)
 
-    def orders(self, round: int, demand: DemandRatio) -> Orders:
+    def orders(self, round: int, demand: DemandRatio, judged: bool = True) -> Orders:
         clients = self.half.participants(round, self.terms.participation)
-        return self._orders(round, clients, demand, float(np.nanmean(self.known[SIZE])))
+        orders = self._orders(round, clients, demand, float(np.nanmean(self.known[SIZE])))
+        return orders._replace(judged=judged, sample=self.sample if judged else NOBODY)
 
     def _orders(self, round: int, clients: Integers, demand: DemandRatio, mean_size: float) -> Orders:
         sent = {name: rows[0] for name, rows in self.half.sent.items()}
         return Orders(round, clients, sent, self.policy.sent, demand, mean_size)
+
+    @cached_property
+    def sample(self) -> Integers:
+        """The same clients in every round: some of many, all of few."""
+        count = min(SAMPLE, self.half.clients)
+        chance = rng.stream(self.half.training.seed, "judged")
+        return np.sort(chance.choice(self.half.clients, count, replace=False))
 
     def note(self, answer: Answer) -> None:
         """Remember what clients tell. Of those that did not train, what they do not tell stays as it was."""
         for name, values in self.known.items():
             told = answer.told[name]
             np.copyto(values, told, where=~np.isnan(told))
-            values[answer.clients] = told[answer.clients]
 
     def follow(self, orders: Orders, answer: Answer) -> Round:
         """Learn from what clients share, weigh their uploads, aggregate, and see what it was worth."""
@@ -75,18 +86,22 @@ class Follower:
             raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
         self.half.aggregate(clients, weights)
         self._check_shared(round)
-        scores = self.half.evaluate(round)
-        loss = scores[self.role][0]
+        paid = self.terms.rewards or rewarded(self.policy)
+        asked = {"server_test": orders.judged, "game": False}
+        asked[self.role] |= paid
+        scores = self.half.evaluate(round, *(role for role, wanted in asked.items() if wanted))
+        loss = scores.get(self.role, UNKNOWN)[0]
         if self.terms.reward == "weighted-local":
             loss = float(weights @ answer.told["test_loss" if self.terms.released else "train_loss"][clients])
-        earned = float(reward(loss, self.terms.penalty))
-        self.policy.reward(round, earned * orders.demand.server)
+        earned = float(reward(loss, self.terms.penalty)) if paid else np.nan
+        if paid:
+            self.policy.reward(round, earned * orders.demand.server)
         return Round(
             orders,
             answer,
             weights,
-            scores["server_test"],
-            scores["game"],
+            scores.get("server_test", UNKNOWN) if orders.judged else UNKNOWN,
+            scores.get("game", UNKNOWN),
             earned,
             losses,
             taught,

@@ -39,10 +39,10 @@ class Game:
         if answer is not None:
             self.follower.note(answer)
 
-    def play(self, round: int, demand: DemandRatio) -> Round:
+    def play(self, round: int, demand: DemandRatio, judged: bool = True) -> Round:
         """One round: the server orders, clients train, the server weighs and aggregates what they upload."""
         self.meet()
-        orders = self.follower.orders(round, demand)
+        orders = self.follower.orders(round, demand, judged)
         answer = self.clients.answer(orders)
         self.check(round, answer)
         self.follower.note(answer)

@@ -6,13 +6,12 @@ from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.clients import ClientHalf
 
-from .messages import SIZE, Answer, Orders, table
-from .protocol import ClientPolicy, Moves, Observation, Outcome, Setup
+from .messages import NOBODY, SIZE, Answer, Orders, table
+from .protocol import ClientPolicy, Moves, Observation, Outcome, Setup, rewarded
 from .rewards import reward
 from .terms import Terms
 
 AGENT = "clients_agent."
-NOBODY = np.empty(0, np.int64)
 
 
 class Leaders:
@@ -30,13 +29,11 @@ class Leaders:
             return None
         self.met = True
         self._receive(orders)
-        found = self.half.evaluate(orders.round, "test", "reward")
+        found = self.half.evaluate(orders.round, *dict.fromkeys(("test", *(self.role,) * self.rewarded)))
         told = table(self.half.size)
-        told |= {
-            SIZE: self.half.sizes.astype(np.float64),
-            "train_loss": found["reward"].loss,
-            "train_accuracy": found["reward"].accuracy,
-        }
+        told |= {SIZE: self.half.sizes.astype(np.float64)}
+        if "reward" in found:
+            told |= {"train_loss": found["reward"].loss, "train_accuracy": found["reward"].accuracy}
         for when in ("test", "before"):
             told |= {
                 f"{when}_accuracy": found["test"].accuracy.copy(),
@@ -48,14 +45,23 @@ class Leaders:
         """Observe, choose, train, learn."""
         self._receive(orders)
         round, clients = orders.round, orders.clients - self.half.first
-        seen = Observation(lambda: self.half.evaluate(round, self.role)[self.role], orders.demand).of(clients)
+        seen = Observation(
+            lambda: self.half.evaluate(round, self.role, ids=clients)[self.role], orders.demand
+        )
         losses = self.policy.observe(round, clients, seen)
         moves = self._moves(round, clients, seen)
-        trained = self.half.train(round, clients, *moves, uploads_too=self.policy.uses_upload_loss)
+        trained = self.half.train(
+            round,
+            clients,
+            *moves,
+            roles=("test",) * orders.judged + (self.role,) * self.rewarded,
+            before=np.union1d(clients, self._here(orders.sample)) if orders.judged else NOBODY,
+            uploads_too=self.policy.uses_upload_loss,
+        )
         ids = trained.ids
         scores = trained.test if self.terms.released else trained.train
         rewards = reward(scores.loss, self.terms.penalty)
-        if len(ids):
+        if len(ids) and self.rewarded:
             paid = rewards * orders.demand.clients
             self.policy.reward(round, ids, Outcome(paid, scores.accuracy, scores.loss, trained.upload.loss))
         told = table(self.half.size)
@@ -77,6 +83,10 @@ class Leaders:
         first = self.half.first
         return Answer(first + ids, first + trained.quarantined, {}, self.policy.experience(ids), told)
 
+    @property
+    def rewarded(self) -> bool:
+        return pays(self.terms, self.policy)
+
     def state(self) -> State:
         return {**self.half.state(), **{AGENT + name: value for name, value in self.policy.tensors.items()}}
 
@@ -91,6 +101,11 @@ class Leaders:
         self.half.mean_size = orders.mean_size
         self.policy.receive(orders.policy)
 
+    def _here(self, numbers: Integers) -> Integers:
+        """Of clients of the whole federation, the positions of those in this block."""
+        places = numbers - self.half.first
+        return places[(places >= 0) & (places < self.half.size)]
+
     def _moves(self, round: int, clients: Integers, seen: Observation) -> Moves:
         """The policy's moves, but for the factors that the settings hold fixed and for what the rate has
         decayed by."""
@@ -98,3 +113,8 @@ class Leaders:
         lr = fixed.lr if "eta" in self.terms.freeze else moves.lr
         lr = lr * self.terms.lr_decay ** (round - 1)
         return Moves(lr, fixed.epochs if "alpha" in self.terms.freeze else moves.epochs)
+
+
+def pays(terms: Terms, policy: ClientPolicy) -> bool:
+    """Whether clients compute their rewards."""
+    return terms.rewards or rewarded(policy)

@@ -11,6 +11,7 @@ from pagefl.core.arrays import Floats, Integers
 
 from .rewards import DemandRatio
 
+NOBODY = np.empty(0, np.int64)
 # Numbers that clients tell of themselves.
 SIZE = "size"
 SCORES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "before_accuracy", "before_loss")
@@ -26,6 +27,9 @@ class Orders(NamedTuple):
     policy: State  # the server policy's
     demand: DemandRatio
     mean_size: float  # of the clients' training data
+    judged: bool = True  # accuracies on test data are wanted
+    # those on whose test data the shared model is evaluated too, besides those that train
+    sample: Integers = NOBODY
 
 
 class Answer(NamedTuple):

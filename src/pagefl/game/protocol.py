@@ -173,6 +173,12 @@ class ServerPolicy:
         self.frozen = True
 
 
+def rewarded(policy: ClientPolicy | ServerPolicy) -> bool:
+    """Whether a policy does anything with its rewards; otherwise they are not computed."""
+    kind = type(policy)
+    return kind.reward not in (ClientPolicy.reward, ServerPolicy.reward)
+
+
 def by_size(uploads: "Uploads") -> Floats:
     """Weights by the clients' numbers of examples."""
     return np.asarray(uploads.sizes / uploads.sizes.sum())

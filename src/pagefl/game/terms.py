@@ -18,6 +18,7 @@ class Terms:
     freeze: frozenset[Factor] = frozenset()
     participation: float = 1.0
     on_bad_upload: Literal["quarantine", "stop"] = "quarantine"
+    rewards: bool = False  # compute them even if no policy learns by them
     lr_decay: float = 1.0  # of every learning rate, after each round
 
     @property

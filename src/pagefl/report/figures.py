@@ -97,9 +97,11 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
             (right, "reward_server", "server's reward", COLOURS[2], ":"),
             (right, "reward_clients", "clients' reward", COLOURS[3], ":"),
         ):
+            y = _curve(rounds, column)
+            judged = ~np.isnan(y) if column.endswith("accuracy") else slice(None)  # not in every round
             target.plot(
-                x,
-                _curve(rounds, column),
+                x[judged],
+                y[judged],
                 dash,
                 color=colour,
                 linewidth=1.2,

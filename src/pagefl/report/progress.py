@@ -33,6 +33,7 @@ class Progress:
         self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.bar = _bar(self.console) if sys.stderr.isatty() and self.console.is_interactive else None
         self.looks: deque[tuple[float, int]] = deque(maxlen=LOOKS)
+        self.judged: Record = {}  # the last round whose accuracies are known
         self.unseen: Record | None = None
 
     def __enter__(self) -> "Progress":
@@ -81,12 +82,14 @@ class Progress:
             self.say(line)
 
     def _line(self, record: Record) -> str:
+        if record["global_accuracy"] is not None or not self.judged:
+            self.judged = record
         (then, first), (now, last) = self.looks[0], self.looks[-1]
         pace = (now - then) / max(last - first, 1)
         parts = [
             f"round {record['round']:>{len(str(self.rounds))}}/{self.rounds}",
-            f"global {decimal(record['global_accuracy'])}",
-            f"local {decimal(record['local_accuracy'])}",
+            f"global {decimal(self.judged['global_accuracy'])}",
+            f"local {decimal(self.judged['local_accuracy'])}",
             f"{pace:.1f} s/round" if pace > 1 else f"{1 / max(pace, 1e-6):.1f} rounds/s",
         ]
         if left := self.rounds - record["round"]:

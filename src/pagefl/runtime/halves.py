@@ -24,6 +24,7 @@ from .settings import Settings
 from .task import Task
 from .workers import Say as Say
 
+LARGE = 100_000  # weights; a hundred such models on thousands of examples take minutes
 ROWS_AT_WORK = 6  # at least: two rows, their gradients, the module and a copy of it
 
 
@@ -96,7 +97,7 @@ def server_half(
         row=begin.row,
         clients=clients,
         uploads=uploads,
-        look=begin.settings.look,
+        look=begin.settings.look or (500 if begin.row.numel() > LARGE else 4000),
         allocate=allocate,
     )
 
@@ -115,5 +116,6 @@ def terms_of(settings: Settings) -> Terms:
         freeze=frozenset(settings.freeze),
         participation=settings.participation,
         on_bad_upload=settings.on_bad_upload,
+        rewards=settings.stop == "equilibrium" or settings.reward == "weighted-local",
         lr_decay=settings.lr_decay,
     )

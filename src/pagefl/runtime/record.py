@@ -117,10 +117,18 @@ def finite(value: float) -> float | None:
 
 
 def history(rounds: list[Record]) -> pd.DataFrame:
-    return pd.json_normalize(rounds, sep="_")
+    return _numeric(pd.json_normalize(rounds, sep="_"))
 
 
 def by_client(clients: list[Record]) -> pd.DataFrame:
     """One row per round and client."""
     parts = [pd.DataFrame({"client": range(len(entry["local_accuracy"])), **entry}) for entry in clients]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["client", "round"])
+    if not parts:
+        return pd.DataFrame(columns=["client", "round"])
+    return _numeric(pd.concat([_numeric(part) for part in parts], ignore_index=True))
+
+
+def _numeric(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of which nothing is known are NaN, not None."""
+    empty = [name for name in frame.columns if frame[name].isna().all()]
+    return frame.astype(dict.fromkeys(empty, float))

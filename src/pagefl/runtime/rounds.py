@@ -36,6 +36,11 @@ class Rounds:
         self._remember_models()
 
     @property
+    def judged(self) -> bool:
+        """Whether accuracies are measured in this round."""
+        return self.round % self.settings.judge_every == 0 or self.round == self.settings.rounds
+
+    @property
     def over(self) -> bool:
         return self.round >= self.settings.rounds or self.equilibrium is not None
 
@@ -43,13 +48,13 @@ class Rounds:
         started = perf_counter()
         self.round += 1
         try:
-            played = self.game.play(self.round, self.demand.at(self.round))
+            played = self.game.play(self.round, self.demand.at(self.round), self.judged)
         except NobodyLeft:
             self.round -= 1
             raise
         discount, earned = self.settings.gamma**self.round, self._clients_reward(played)
-        self.payoffs["server"] += discount * played.reward
-        self.payoffs["clients"] += discount * earned
+        for who, reward in (("server", played.reward), ("clients", earned)):
+            self.payoffs[who] += 0.0 if np.isnan(reward) else discount * reward
         if self.watch and self.models and self.watch.converged(*self.models(), played.reward, earned):
             self.equilibrium = self.round
         return self._entry(played, perf_counter() - started), self._clients(played)
@@ -93,13 +98,13 @@ class Rounds:
             self.watch.remember(*self.models())
 
     def _clients_reward(self, played: Round) -> float:
-        return float(played.answer.told["reward"][played.answer.clients].mean())
+        return _mean(played.answer.told["reward"][played.answer.clients])
 
     def _entry(self, played: Round, seconds: float) -> Record:
         told, asked = played.answer.told, played.orders.clients
         met = ~np.isnan(self.game.follower.known[SIZE])  # some clients of a deployment may be missing
         known = {name: values[met] for name, values in self.game.follower.known.items()}
-        local = known["test_accuracy"]
+        local = known["test_accuracy"] if played.orders.judged else np.full(1, np.nan)
         worst = np.sort(local)[: max(1, len(local) // 10)]
         taught = (
             None
@@ -111,15 +116,17 @@ class Rounds:
             if played.losses is None
             else (float(played.losses.critic.mean()), float(played.losses.actor.mean()))
         )
+        earned = {"server": played.reward, "clients": self._clients_reward(played)}
         clients = (_mean(told["critic_loss"]), _mean(told["actor_loss"]))
         agents = {"clients": taught if np.isnan(clients[0]) else clients, "server": server}
         return {
             "round": self.round,
-            "global_accuracy": played.test[1],
+            "judged": played.orders.judged,
+            "global_accuracy": finite(played.test[1]),
             "global_loss": finite(played.test[0]),
             "local_accuracy": finite(local.mean()),
-            "local_accuracy_before": finite(known["before_accuracy"].mean()),
-            "local_loss": finite(known["test_loss"].mean()),
+            "local_accuracy_before": finite(_mean(told["before_accuracy"])),
+            "local_loss": finite(known["test_loss"].mean() if played.orders.judged else np.nan),
             "local_std": finite(local.std()),
             "local_worst10": finite(worst.mean()),
             "train_loss": finite(known["train_loss"].mean()),
@@ -131,9 +138,11 @@ class Rounds:
             "mean_epochs": finite(_mean(told["epochs"][asked])),
             "largest_weight": float(played.weights.max()),
             "smallest_weight": float(played.weights.min()),
-            "reward_server": finite(played.reward),
-            "reward_clients": finite(self._clients_reward(played)),
-            "payoffs": {who: finite(value) for who, value in self.payoffs.items()},
+            **{f"reward_{who}": finite(reward) for who, reward in earned.items()},
+            # a player that nobody pays has none
+            "payoffs": {
+                who: None if np.isnan(earned[who]) else finite(value) for who, value in self.payoffs.items()
+            },
             "agents": {
                 f"{who}_{part}": finite(loss)
                 for who, losses in agents.items()
@@ -150,9 +159,10 @@ class Rounds:
         states = {} if np.isnan(told["state"]).all() else {"state": told["state"]}
         if played.upload_accuracy is not None:
             states["server_state"] = self._of_all(clients, played.upload_accuracy)
+        local = known["test_accuracy"]
         columns = {
-            "local_accuracy": known["test_accuracy"],
-            "local_accuracy_before": known["before_accuracy"],
+            "local_accuracy": local if played.orders.judged else np.full_like(local, np.nan),
+            "local_accuracy_before": told["before_accuracy"],
             "train_loss": known["train_loss"],
             "lr": told["lr"],
             "epochs": told["epochs"],

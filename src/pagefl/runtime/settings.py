@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pagefl.core.errors import shown
 from pagefl.game.rewards import DemandRatio
@@ -67,6 +67,9 @@ class Settings(BaseModel):
         1.0, gt=0, le=1, description="factor by which every learning rate falls after each round"
     )
     clip: float = Field(10.0, gt=0, description="largest norm of a step's direction; inf for no clipping")
+    judge_every: Count = Field(
+        1, description="rounds between measurements of the accuracies; the last round is always measured"
+    )
     participation: Finite = Field(1.0, gt=0, le=1, description="fraction of clients that train in each round")
     holdout: Finite = Field(
         0.0,
@@ -88,8 +91,10 @@ class Settings(BaseModel):
         description="clean: states and rewards use no test data; released: they use TEST data, as the "
         "published programs do",
     )
-    look: Count = Field(
-        4000, description="largest number of game-half examples on which the server evaluates each upload"
+    look: Every = Field(
+        0,
+        description="largest number of game-half examples on which the server evaluates each upload; "
+        "0 for 4000, and for 500 if the model has more than 100,000 weights",
     )
     gamma: Finite = Field(0.99, gt=0, lt=1, description="discount factor of pay-offs")
     bias: str | list[list[int | str]] = Field(
@@ -160,6 +165,15 @@ class Settings(BaseModel):
         if isinstance(value, list) and len({entry[0] for entry in value}) < len(value):
             raise ValueError("it should have one ratio for each round")
         return value
+
+    @model_validator(mode="after")
+    def _judged_at_the_end(self) -> "Settings":
+        if self.stop == "equilibrium" and self.judge_every > 1:
+            raise ValueError(
+                f"judge_every = {self.judge_every}: a run that stops at an equilibrium does not know its "
+                "last round; expected 1"
+            )
+        return self
 
     @field_validator("freeze")
     @classmethod
