@@ -48,7 +48,7 @@ def run(augment=crop_and_flip, hidden: bool = True, clients: int = 5, **options)
     return pagefl.run(task=task, **{"algorithm": "fedavg", **options})
 
 
-@pytest.mark.parametrize("path", ["stacked", "rows"])
+@pytest.mark.parametrize("path", ["plan", "stacked", "rows"])
 def test_workers_and_chunks_do_not_show(path):
     whole = run(path=path)
     assert not torch.equal(whole.state["server.model"], run(augment=None, path=path).state["server.model"])
