@@ -1,6 +1,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from pagefl.bench import algorithm_cost, engine, machine_load, plain_loop, round_parts
@@ -26,7 +27,11 @@ def test_every_workload_is_measured(result):
     for measured in result["workloads"].values():
         numbers = [
             measured[name]
-            for name in ("seconds_plain", "seconds_pagefl", "ratio", "ratio_of_best", "memory_mb")
+            for name in (
+                *("seconds_plain", "seconds_pagefl", "ratio", "ratio_of_best", "memory_mb"),
+                *("cpu_seconds_plain", "cpu_seconds_pagefl", "ratio_of_cpu", "sgemm_gflops"),
+                *("share_of_sgemm_plain", "share_of_sgemm_pagefl"),
+            )
         ]
         assert all(math.isfinite(number) and number > 0 for number in numbers)
         assert measured["ratio"] == pytest.approx(measured["seconds_plain"] / measured["seconds_pagefl"])
@@ -49,12 +54,22 @@ def test_the_roofline_counts_what_a_round_must_do(result):
     )
 
 
+def test_figures_are_medians_of_wall_and_cpu_time():
+    plain, ours = np.array([[4.0, 8.0], [2.0, 6.0], [9.0, 9.0]]), np.array([[1.0, 2.0], [0.5, 1.0]])
+    found = engine._figures(plain, ours, work=30e9, sgemm=100e9)
+    assert (found["seconds_plain"], found["seconds_pagefl"], found["ratio_of_best"]) == (4.0, 0.75, 2.0 / 0.5)
+    assert (found["cpu_seconds_plain"], found["cpu_seconds_pagefl"]) == (8.0, 1.5)
+    assert found["share_of_sgemm_pagefl"] == pytest.approx(30 / 1.5 / 100)
+    assert found["ratio_of_cpu"] == pytest.approx(8.0 / 1.5)
+
+
 def test_a_plain_round_of_some_clients_is_scaled_to_all(monkeypatch):
     task, settings = synthetic(0, 4), Settings(**LOGISTIC)
-    ticks = iter([0.0, 1.0, 1.5])
-    monkeypatch.setattr(plain_loop, "perf_counter", lambda: next(ticks))
+    ticks = iter(np.array([[0.0, 0.0], [1.0, 2.0], [1.5, 2.7]]))  # wall and CPU
+    monkeypatch.setattr(plain_loop, "now", lambda: next(ticks))
     monkeypatch.setattr(plain_loop, "PLAIN_CLIENTS", 2)
-    assert plain_loop.plain_round(task.fresh_module(0), task.data, settings) == 1.0 * 4 / 2 + 0.5
+    seconds = plain_loop.plain_round(task.fresh_module(0), task.data, settings)
+    assert seconds.tolist() == pytest.approx([1.0 * 4 / 2 + 0.5, 2.0 * 4 / 2 + 0.7])
 
 
 def test_agents_are_timed_while_they_learn():
@@ -114,6 +129,11 @@ def made_up(others, quick=False):
         "seconds_pagefl": 1e-4,
         "ratio": 10913.0,
         "ratio_of_best": 10913.0,
+        "cpu_seconds_plain": 2.0,
+        "cpu_seconds_pagefl": 2e-4,
+        "ratio_of_cpu": 10000.0,
+        "share_of_sgemm_plain": 0.01,
+        "share_of_sgemm_pagefl": 0.1,
     }
     row |= {"bar": 100, "memory_mb": 1.0, "load": seen, "met": True if quiet and not quick else None}
     row["roofline"] = {"gflops": 1.0, "share_of_peak": 0.1}
@@ -157,7 +177,7 @@ def test_measuring_judges_only_what_is_quiet(monkeypatch):
         "play",
         lambda task, algorithm, settings, observe: [observe({}) for _ in range(settings.rounds)],
     )
-    monkeypatch.setattr(engine, "plain_round", lambda *_: 1e9)
+    monkeypatch.setattr(engine, "plain_round", lambda *_: np.array([1e9, 1e9]))
     monkeypatch.setattr(engine, "WARM", 1)
     small = Workload("toy", 1.0, lambda quick: synthetic(0, 4), LOGISTIC, 1, 1)
     monkeypatch.setitem(WORKLOADS, "toy", small)

@@ -8,21 +8,24 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Table
 
 from pagefl.core.algorithm import Algorithm
+from pagefl.core.arrays import Floats
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
 from pagefl.runtime.machine import machine
 from pagefl.runtime.settings import Settings
+from pagefl.runtime.simulation import one_numeric_mode
 from pagefl.runtime.workers import one_thread
 
-from . import machine_load
+from . import flops, machine_load
+from .clock import now
 from .peak_memory import PeakMemory
 from .plain_loop import PLAIN_CLIENTS, plain_round
 from .roofline import roofline
@@ -50,42 +53,66 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
     settings = Settings(**workload.settings, rounds=WARM + turns * per_turn)
     threads = torch.get_num_threads()
     model = copy.deepcopy(task.fresh_module(settings.seed))
-    plain: list[float] = []
-    ours: list[float] = []
+    plain: list[Floats] = []
+    ours: list[Floats] = []
     memory, watch = PeakMemory(), machine_load.Watch()
-    since = perf_counter()
+    since = now()
 
     def observe(entry: dict[str, Any]) -> None:
         """Run the plain loop between two rounds of the engine, while the engine's workers sleep."""
         nonlocal since
-        ours.append(perf_counter() - since)
+        ours.append(now() - since)
         if len(ours) == WARM:
             memory.stop()
         if len(ours) > WARM and (len(ours) - WARM) % per_turn == 0:
             with _torch_as_found(threads):
                 plain.append(plain_round(model, task.data, settings))
-        since = perf_counter()
+        since = now()
 
     play(task, Algorithm(), settings, observe=observe)
     seen = watch.stop()
     del ours[:WARM]
-    ratio, ratio_of_best = median(plain) / median(ours), min(plain) / min(ours)
+    with one_numeric_mode():
+        work = flops.of_round(model, task.data, settings)
+        figures = _figures(np.array(plain), np.array(ours), work, flops.sgemm(process_time))
     within = workload.memory_bar_mb is None or memory.mb < workload.memory_bar_mb
     result = {
         "title": workload.title,
-        "seconds_plain": median(plain),
-        "seconds_pagefl": median(ours),
-        "ratio": ratio,
-        "ratio_of_best": ratio_of_best,  # least disturbed by other processes
+        **figures,
         "bar": workload.bar,
         "memory_mb": memory.mb,
         "memory_bar_mb": workload.memory_bar_mb,
         "load": seen._asdict(),
-        "met": ratio >= workload.bar and within if seen.quiet and not quick else None,  # None: unreliable
+        "met": figures["ratio"] >= workload.bar and within
+        if seen.quiet and not quick
+        else None,  # None: unreliable
         "clients": len(task.data.train),
         "plain_clients_timed": min(len(task.data.train), PLAIN_CLIENTS),
     }
-    return {**result, "roofline": roofline(task, settings, median(ours))} if workload.roofline else result
+    return (
+        {**result, "roofline": roofline(task, settings, figures["seconds_pagefl"])}
+        if workload.roofline
+        else result
+    )
+
+
+def _figures(plain: Floats, ours: Floats, work: float, sgemm: float) -> dict[str, float]:
+    """`plain`, `ours`: rounds x (wall, CPU). `work`: FLOPs of a round. `sgemm`: FLOP/s of one core."""
+    (seconds_plain, cpu_plain), (seconds, cpu) = np.median(plain, axis=0), np.median(ours, axis=0)
+    figures = {
+        "seconds_plain": seconds_plain,
+        "seconds_pagefl": seconds,
+        "ratio": seconds_plain / seconds,
+        "ratio_of_best": plain[:, 0].min() / ours[:, 0].min(),  # least disturbed by other processes
+        "cpu_seconds_plain": cpu_plain,
+        "cpu_seconds_pagefl": cpu,
+        "ratio_of_cpu": cpu_plain / cpu,
+        "mflop": work / 1e6,
+        "sgemm_gflops": sgemm / 1e9,
+        "share_of_sgemm_plain": work / cpu_plain / sgemm,
+        "share_of_sgemm_pagefl": work / cpu / sgemm,
+    }
+    return {name: float(figure) for name, figure in figures.items()}
 
 
 @contextmanager
@@ -109,14 +136,25 @@ def table(result: dict[str, Any]) -> Table:
         if "roofline" in r
     ]
     caption = (
-        f"Seconds per round, medians. {''.join(bounds)}"
+        "Seconds per round, medians: wall time, and CPU time of all threads and workers. "
+        "Of sgemm: share of the peak of one core, plain → pagefl. "
+        f"{''.join(bounds)}"
         f"The plain loop is timed on {PLAIN_CLIENTS} clients at most, and scaled.\n"
         f"{machine_load.caption(result)}"
     )
-    columns = ("", "workload", "plain", "pagefl", "ratio", "of the best", "bar", "peak MB", "met")
+    columns = ("", "workload", "plain", "pagefl", "ratio", "of the best", "bar", "of sgemm", "peak MB", "met")
     made = Table(*columns, title=title, caption=caption)
     for name, r in workloads.items():
-        seconds = (f"{r['seconds_plain']:.3f}", f"{r['seconds_pagefl']:.4f}")
-        ratios = (f"{r['ratio']:.2f}×", f"{r['ratio_of_best']:.2f}×", f"{r['bar']:g}×")
-        made.add_row(name, r["title"], *seconds, *ratios, f"{r['memory_mb']:.0f}", MET[r["met"]])
+        made.add_row(
+            name,
+            r["title"],
+            f"{r['seconds_plain']:.3f}\nCPU {r['cpu_seconds_plain']:.3f}",
+            f"{r['seconds_pagefl']:.4f}\nCPU {r['cpu_seconds_pagefl']:.4f}",
+            f"{r['ratio']:.2f}×\nCPU {r['ratio_of_cpu']:.2f}×",
+            f"{r['ratio_of_best']:.2f}×",
+            f"{r['bar']:g}×",
+            f"{r['share_of_sgemm_plain']:.1%}\n→ {r['share_of_sgemm_pagefl']:.1%}",
+            f"{r['memory_mb']:.0f}",
+            MET[r["met"]],
+        )
     return made

@@ -1,6 +1,5 @@
 """The least work of a round of logistic regression, at the speed of torch's matmul and copy on all cores."""
 
-from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -8,6 +7,9 @@ import torch
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
+
+from .clock import fastest
+from .flops import sgemm
 
 
 def roofline(task: Task, settings: Settings, seconds: float) -> dict[str, float]:
@@ -18,9 +20,9 @@ def roofline(task: Task, settings: Settings, seconds: float) -> dict[str, float]
     judged = len(data.test.x) + len(data.game.x) + len(data.server_test.x)
     flops = row * (4 * seen + 5 * steps + 2 * judged)  # forward and backward; norm, decay and step; forward
     moved = 4 * (FEATURES + 1) * (seen + judged) + 8 * row * len(data.train)  # examples; rows in and out
-    a, b, c = torch.randn(1024, 1024), torch.ones(2**25), torch.ones(2**25)
-    peak_flops = 2 * 1024**3 / min(_seconds(lambda: torch.mm(a, a)) for _ in range(10))
-    peak_bytes = 8 * 2**25 / min(_seconds(lambda: b.copy_(c)) for _ in range(10))
+    b, c = torch.ones(2**25), torch.ones(2**25)
+    peak_flops = sgemm(perf_counter)
+    peak_bytes = 8 * 2**25 / fastest(lambda: b.copy_(c), perf_counter)
     bound = max(flops / peak_flops, moved / peak_bytes)
     return {
         "mflop": flops / 1e6,
@@ -31,9 +33,3 @@ def roofline(task: Task, settings: Settings, seconds: float) -> dict[str, float]
         "seconds_at_peak": bound,
         "share_of_peak": bound / seconds,
     }
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = perf_counter()
-    call()
-    return perf_counter() - start

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from pagefl.data.federated import FederatedData
 from pagefl.data.pairs import Pair
 from pagefl.experiments.builders import synthetic
+from pagefl.models.cnn import cnn
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 from pagefl.runtime.task import Task
@@ -25,30 +26,40 @@ class Workload(NamedTuple):
     roofline: bool = False  # for logistic regression only
 
 
-def _images(quick: bool) -> Task:
-    return _random(
-        lambda: resnet18(100, width=4 if quick else 64), lambda n: _bytes(256, n, 3, 32, 32), 100, quick, 50
-    )
+def images(n: int) -> Tensor:
+    return torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8)
 
 
-def _text(quick: bool) -> Task:
-    return _random(lstm, lambda n: _bytes(80, n, 80), 80, quick, 50 if quick else 200)
+def texts(n: int) -> Tensor:
+    return torch.randint(80, (n, 80), dtype=torch.uint8)
 
 
-def _bytes(below: int, *shape: int) -> Tensor:
-    return torch.randint(below, shape, dtype=torch.uint8)
-
-
-def _random(
-    module: Callable[[], nn.Module], draw: Callable[[int], Tensor], classes: int, quick: bool, size: int
+def noise(
+    module: Callable[[], nn.Module], draw: Callable[[int], Tensor], classes: int, clients: int, size: int
 ) -> Task:
     """A task with random data, to time training. Models are evaluated on one example only."""
 
     def pair(n: int) -> Pair:
         return draw(n), torch.randint(classes, (n,))
 
-    train, test, holdout = ([pair(n) for _ in range(2 if quick else 10)] for n in (size, 1, 1))
+    train, test, holdout = ([pair(n) for _ in range(clients)] for n in (size, 1, 1))
     return Task("noise", module, FederatedData(train, test, pair(2), holdout))
+
+
+def _resnet(width: int, clients: int, size: int) -> Callable[[bool], Task]:
+    return lambda quick: (
+        noise(lambda: resnet18(100, width=4), images, 100, 2, 50)
+        if quick
+        else noise(lambda: resnet18(100, width=width), images, 100, clients, size)
+    )
+
+
+def _cnn(quick: bool) -> Task:
+    return noise(lambda: cnn(100), images, 100, *(2, 50) if quick else (20, 350))
+
+
+def _lstm(quick: bool) -> Task:
+    return noise(lstm, texts, 80, *(2, 50) if quick else (10, 200))
 
 
 LOGISTIC: dict[str, Any] = {
@@ -73,6 +84,11 @@ WORKLOADS = {
     "W2": Workload(
         "logistic, 1000 clients", 100, lambda quick: synthetic(0, 8 if quick else 1000), LOGISTIC, 3, 3, 1000
     ),
-    "W3": Workload("ResNet-18, 10 clients", 1.2, _images, DEEP, 7, 1),
-    "W4": Workload("LSTM, 10 clients", 1.5, _text, DEEP, 7, 1),
+    "W3": Workload("ResNet-18, 10 clients", 4, _resnet(64, 10, 50), DEEP, 7, 1),
+    "W4": Workload("LSTM, 10 clients", 1.5, _lstm, DEEP, 7, 1),
+    "W5": Workload(
+        "ResNet-18 of width 16, 20 clients", 2.5, _resnet(16, 20, 350), {**DEEP, "batch_size": 32}, 7, 1
+    ),
+    "W6": Workload("CNN, 20 clients, batch 10", 1.9, _cnn, {**DEEP, "batch_size": 10}, 5, 1),
+    "W6b": Workload("CNN, 20 clients, batch 32", 1.9, _cnn, {**DEEP, "batch_size": 32}, 5, 1),
 }
