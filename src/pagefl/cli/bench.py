@@ -17,6 +17,15 @@ def engine(json: Json = False, quick: Quick = False) -> None:
 
 
 @app.command()
+def paths(json: Json = False, quick: Quick = False) -> None:
+    """Training and evaluation by a plan against row by row, in CPU time of one core."""
+    from pagefl.bench import training_paths
+
+    result = training_paths.paths(quick=quick, say=err.print)
+    show_result(result, training_paths.table(result), json)
+
+
+@app.command()
 def algorithms(json: Json = False, quick: Quick = False) -> None:
     """Seconds per round of every algorithm, as a multiple of FedAvg's."""
     from pagefl.bench import algorithm_cost
