@@ -82,7 +82,7 @@ class ClientHalf:
         self.mean_size = float(data.train.sizes.double().mean())
         self.chunk = chunk or model.chunk
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
-        classes = model.logits(row[None], self.data["train"].x[None, :1]).shape[-1]
+        classes = model.logits(row[None], self.data["train"].x[None, :1].clone()).shape[-1]
         self.class_counts = torch.stack(
             [data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)]
         )
@@ -219,8 +219,7 @@ class ClientHalf:
         """In the model's type and on its device, with labels that it has an answer for."""
         who = f"client {{}} ({role})"
         examples = examples.of_type(row.dtype, who, self.first).to(self.model.device)
-        classes = self.model.logits(row[None], examples.x[None, :1]).shape[-1]
-        examples.check_labels(classes, who, self.first)
+        self.model.check_examples(row, examples, who, self.first)
         return examples
 
     def _rehearsed(self, kept: State) -> State:

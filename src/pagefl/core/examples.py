@@ -64,13 +64,22 @@ class Examples:
         return cast
 
     def check_labels(self, classes: int, who: str, first: int = 0) -> None:
-        beyond = self.y >= classes
+        beyond = (self.y < 0) | (self.y >= classes)
         if bool(beyond.any()):
             named, label = self._owner(beyond, who, first), int(self.y[beyond][0])
             raise UserError(
                 f"{named}: y has label {label}, but the module answers with {classes} classes; expected "
                 "labels from 0 to "
                 f"{classes - 1}, or a module with more classes"
+            )
+
+    def check_tokens(self, count: int, who: str, first: int = 0) -> None:
+        if not tokens_fit(self.x, count):
+            beyond = (self.x < 0) | (self.x >= count)
+            named, token = self._owner(beyond.flatten(1).any(1), who, first), int(self.x[beyond][0])
+            raise UserError(
+                f"{named}: x has token {token}, but the module's embedding has {count}; expected tokens from "
+                f"0 to {count - 1}"
             )
 
     def _owner(self, bad: Tensor, who: str, first: int) -> str:
@@ -87,6 +96,13 @@ class Examples:
         return summary.line(
             self, "", [f"{len(self.y)} examples of {len(self)} owners", summary.examples(self.x)]
         )
+
+
+def tokens_fit(x: Tensor, count: int) -> bool:
+    if not x.numel():
+        return True
+    low, high = x.aminmax()
+    return int(low) >= 0 and int(high) < count
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ class ServerHalf:
         self.data = {
             role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()
         }
-        self.classes = model.logits(row[None], self.data["game"].x[None, :1]).shape[-1]
         for examples in self.data.values():
-            examples.check_labels(self.classes, "server")
+            model.check_examples(row, examples, "server")
+        self.classes = model.logits(row[None], self.data["game"].x[None, :1].clone()).shape[-1]
         self.support = self.data["game"].of_one_owner()
         self.samples = {role: _sample(examples, look, training.seed) for role, examples in self.data.items()}
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]

@@ -45,7 +45,7 @@ def start(
     module = task.fresh_module(settings.seed)
     width = sum(parameter.nbytes for parameter in module.parameters())
     needs(ROWS_AT_WORK * width, "the weights, gradients and copies of one model", "use a smaller model")
-    x = examples.x[: settings.batch_size]
+    x = examples.x[: settings.batch_size].clone()  # a forward may change it in place
     x = x.to(Layout(module).dtype) if x.is_floating_point() else x
     with rng.torch_stream(settings.seed, "measuring"):
         model = paths.build(module, x, settings.path, settings.device, say)

@@ -38,6 +38,21 @@ class Model(ABC):
     def logits(self, rows: Tensor, x: Tensor) -> Tensor:
         """[n, batch, classes], as the module answers outside of training."""
 
+    def check_examples(self, row: Tensor, examples: Examples, who: str, first: int = 0) -> None:
+        """Raise unless the model has an answer for these examples. `who`: see `Examples.of_type`."""
+        x = examples.x[None, :1].clone()  # a forward may change it in place
+        try:
+            classes = self.logits(row[None], x).shape[-1]
+        except UserError:
+            raise
+        except Exception as error:  # whatever a user's own forward may raise
+            words = " ".join(str(error).split())
+            raise UserError(
+                f"{who.format(first)}: module {type(self.module).__name__} cannot take an example of "
+                f"{x.dtype} {list(x.shape[2:])}: {words}"
+            ) from error
+        examples.check_labels(classes, who, first)
+
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
         """Row i on the examples of owners[i]; a single row is evaluated on the examples of every owner."""
         return score(lambda x: self.logits(rows, x), len(rows), examples, owners)

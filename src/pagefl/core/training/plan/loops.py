@@ -21,8 +21,8 @@ class Plan(NamedTuple):
 
     rows: npt.NDArray[Any]
     entry: Any
+    centre: npt.NDArray[np.float32]
     scale: npt.NDArray[np.float32]
-    shift: npt.NDArray[np.float32]
     logits: int  # where they begin
     classes: int
 
@@ -45,10 +45,13 @@ class Steps(NamedTuple):
 
 
 @part
-def enter(entry, x, who, scale, shift, arena):
-    """Put a batch of examples [., channel, position] into the arena, as x * scale + shift."""
+def enter(entry, x, who, centre, scale, arena):
+    """Put a batch of examples [., channel, position] into the arena, as (x - centre) * scale.
+
+    In this order a mean far from zero costs no digits.
+    """
     if entry.kind == LINES:
-        expand(entry, x, who, scale, shift, arena)
+        expand(entry, x, who, centre, scale, arena)
         return
     n, channels = len(who), entry.inputs
     to = arena[entry.x : entry.x + n * channels * entry.height * entry.width]
@@ -56,11 +59,11 @@ def enter(entry, x, who, scale, shift, arena):
         for i in range(n):
             o = to[(p * n + i) * channels : (p * n + i + 1) * channels]
             for c in range(channels):
-                o[c] = np.float32(x[who[i], c, p]) * scale[c] + shift[c]
+                o[c] = (np.float32(x[who[i], c, p]) - centre[c]) * scale[c]
 
 
 @part
-def expand(entry, x, who, scale, shift, arena):
+def expand(entry, x, who, centre, scale, arena):
     """Lay images out for their first convolution: [padded row][tap][channel][output column, example].
 
     The rows that one row of outputs meets are then one matrix, without a copy for each of them.
@@ -78,11 +81,11 @@ def expand(entry, x, who, scale, shift, arena):
         places[w] = ((w + pad) % stride * columns + (w + pad) // stride) * n
     for h in range(entry.height):
         for c in range(channels):
-            a, b = scale[c], shift[c]
+            a, b = centre[c], scale[c]
             for i in range(n):
                 own = x[who[i], c]
                 for w in range(entry.width):
-                    line[places[w] + i] = np.float32(own[h * entry.width + w]) * a + b
+                    line[places[w] + i] = (np.float32(own[h * entry.width + w]) - a) * b
             for tap in range(k):
                 at = (tap % stride * columns + tap // stride) * n
                 to = (((h + entry.pad_h) * k + tap) * channels + c) * m
@@ -172,7 +175,7 @@ def evaluate(logits, classes, labels, first, losses, hits):
         v, own = logits[i * classes : (i + 1) * classes], labels[i]
         top, best = v[0], 0
         for c in range(1, classes):
-            if not v[c] <= top:
+            if not (v[c] <= top or top != top):
                 top, best = v[c], c
         s = 0.0
         for c in range(classes):
@@ -194,7 +197,7 @@ def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, ste
         who = positions[t, : counts[t]]
         for i in range(len(who)):
             labels[i] = y[who[i]]
-        enter(plan.entry, x, who, plan.scale, plan.shift, arena)
+        enter(plan.entry, x, who, plan.centre, plan.scale, arena)
         for _ in range(steps.repeats):
             seed, bits = splitmix(seed)
             interpret(plan.rows, arena, row, gradient, len(who), labels, steps.offset, bits)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pagefl.core.arrays import Floats
+from pagefl.core.errors import UserError
 from pagefl.core.evaluate import Scores, cross_entropy, means
-from pagefl.core.examples import Examples
+from pagefl.core.examples import Examples, tokens_fit
 
 from ..descent import Batch, Descended, Descent
 from ..model import Model, only
@@ -49,7 +50,14 @@ class PlanModel(Model):
             raise Unplanned(f"its weights are {self.layout.dtype}, not torch.float32")
         self.trace: Trace = trace(module, x)
         entering = self.trace.input
-        self._scale, self._shift = (part.astype(np.float32) for part in (entering.scale, entering.shift))
+        if not np.all(entering.scale) or not np.isfinite([entering.scale, entering.shift]).all():
+            raise Unplanned("the examples are multiplied by zero or divided by it")
+        self._centre = (-entering.shift / entering.scale).astype(np.float32)
+        self._scale = entering.scale.astype(np.float32)
+        sizes = [node.groups for node in self.trace.nodes if node.kind == "embedding"]
+        self._tokens = min(sizes, default=None)  # a text has no other ones
+        self._shape = x.shape[1:]
+        self._seen = {x.dtype}  # types of examples that the trace holds for
         self._tables: dict[bool, Table] = {}
         self._memory: Row | None = None
 
@@ -145,7 +153,7 @@ class PlanModel(Model):
 
     def _plan(self, table: Table, columns: slice | None = None) -> Plan:
         operations = table.rows if columns is None else table.until(columns)
-        return Plan(operations, table.entry, self._scale, self._shift, table.logits, table.classes)
+        return Plan(operations, table.entry, self._centre, self._scale, table.logits, table.classes)
 
     def _run(
         self,
@@ -170,7 +178,38 @@ class PlanModel(Model):
         steps = STILL._replace(offset=offset)
         loops.run(mode, self._plan(table, columns), self._arena(table), *work, steps, self._seed(), *found)
 
+    def check_examples(self, row: Tensor, examples: Examples, who: str, first: int = 0) -> None:
+        self._admit(examples.x, f"{who.format(first)}: ")
+        if self._tokens is not None:
+            examples.check_tokens(self._tokens, who, first)
+        super().check_examples(row, examples, who, first)
+
+    def _admit(self, x: Tensor, who: str = "") -> None:
+        """Raise unless the trace holds for these examples too: a forward may ask for their shape and type."""
+        if x.shape[1:] == self._shape and x.dtype in self._seen:
+            return
+        fits = x.shape[1:] == self._shape
+        if fits:
+            try:
+                with torch.random.fork_rng(devices=[]):  # the draws of a dropout are not a client's
+                    fits = trace(self.module, x[:1].clone()).agrees(self.trace)
+            except (Unplanned, RuntimeError):
+                fits = False
+        if not fits:
+            known = f"{', '.join(sorted(map(str, self._seen)))} {list(self._shape)}"
+            raise UserError(
+                f"{who}examples are {x.dtype} {list(x.shape[1:])}, but the model's plan was made for "
+                f"{known}; use examples of the same type and shape everywhere, or set path = rows"
+            )
+        self._seen.add(x.dtype)
+
     def _flat(self, x: Tensor) -> npt.NDArray[Any]:
+        self._admit(x)
+        if self._tokens is not None and not tokens_fit(x, self._tokens):  # compiled code would read beyond
+            raise UserError(
+                f"tokens of examples go from {int(x.min())} to {int(x.max())}; expected 0 to "
+                f"{self._tokens - 1}"
+            )
         shape = self.trace.input.shape
         x = x if x.dtype in (torch.uint8, torch.float32) else x.float()  # numba compiles for each type
         return np.ascontiguousarray(x.reshape(len(x), shape.channels, shape.positions).numpy())
@@ -184,26 +223,54 @@ class PlanModel(Model):
     def check(self, x: Tensor) -> None:
         """Compare with the module itself, at weights that hide nothing. Raises `Unplanned` if the trace is
         wrong."""
-        x, row = x[:CHECKED], self.layout.row(self.module)
+        x, row = _varied(x[:CHECKED]), self.layout.row(self.module)
         row = (row + 0.1 * torch.cos(torch.arange(len(row)) * 0.7))[None]
-        leaf = row[0].requires_grad_()
-        theirs = functional_call(self._mode(training=False), self.layout.views(leaf), (x,))
-        y = torch.arange(len(x)) % theirs.shape[-1]
-        slope = torch.autograd.grad(cross_entropy(theirs, y).mean(), leaf)[0]
+        theirs, y, slope = self._autograd(row[0], x)
         batch = Batch(x[None], y[None], torch.full((1, len(y)), 1 / len(y)))
         kept = self.trace.nodes  # a dropout of nothing is what a module does outside of training
         self.trace.nodes = [replace(node, number=0.0) if node.kind == "dropout" else node for node in kept]
-        ours = self.logits(row.detach(), batch.x)[0], self.gradient(row.detach(), batch)[0]
+        ours, gradient = self.logits(row, batch.x)[0], self.gradient(row, batch)[0]
         self.trace.nodes = kept
         self._tables.clear()
-        for found, wanted, name in zip(ours, (theirs.detach(), slope), ("logits", "gradients"), strict=True):
-            if not (found - wanted).norm() <= ROUNDING * wanted.norm():
-                raise Unplanned(f"its plan computes other {name} than the module")
+        if not (ours - theirs).norm() <= ROUNDING * theirs.norm():
+            raise Unplanned("its plan computes other logits than the module")
+        least = ROUNDING / 10 * slope.norm()  # a gradient that should be zero is rounding
+        for name, columns in self.layout.columns.items():
+            found, wanted = gradient[columns], slope[columns]
+            if not (found - wanted).norm() <= ROUNDING * wanted.norm() + least:
+                raise Unplanned(f"its plan computes other gradients than the module, for {name}")
+
+    def _autograd(self, row: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The module's own logits, labels that it finds unlikely, and the gradient."""
+        dropout = any(node.kind == "dropout" for node in self.trace.nodes)
+        leaf = row.clone().requires_grad_()
+        try:
+            for count in (1, len(x)):  # a forward may ask how many examples there are, or draw a constant
+                if not trace(self.module, x[:count].clone()).agrees(self.trace):
+                    raise Unplanned("its forward differs from one batch to the next")
+            views = self.layout.views(leaf)
+            logits = functional_call(self._mode(training=False), views, (x.clone(),))
+            y = logits.argmin(1)
+            trained = functional_call(self._mode(training=not dropout), views, (x.clone(),))
+            slope = torch.autograd.grad(cross_entropy(trained, y).mean(), leaf)[0]
+        except (RuntimeError, ValueError) as error:  # such as a reshape for another number of examples
+            raise Unplanned(f"its forward fails on 1 example or on {len(x)}, though not on others") from error
+        return logits.detach(), y, slope
 
 
 def compiled() -> bool:
     """Whether the loops lie in numba's cache, so that the first call is quick."""
     return any(Path(loops.run.stats.cache_path or ".").glob("*run-*.nbi"))
+
+
+def _varied(x: Tensor) -> Tensor:
+    """The examples, and others in which nothing is zero by chance. Tokens stay what they are."""
+    if x.dtype == torch.uint8 and x.dim() == 4:
+        return torch.cat([x, x + torch.arange(x.numel()).view(x.shape).to(torch.uint8)])
+    if not x.is_floating_point():
+        return x
+    wave = torch.cos(torch.arange(x.numel(), dtype=x.dtype)).view(x.shape)
+    return torch.cat([x, x * wave + wave])
 
 
 def _of(values: Tensor | float | None, i: int) -> float:

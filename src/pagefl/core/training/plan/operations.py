@@ -267,9 +267,9 @@ def pooled(op, n, y, row, stats, a, b, out, mask):
             mark = np.float32(tap)
             for j in range(m):
                 z = v[j] * a[j] + b[j]
-                less = z <= o[j]
-                o[j] = o[j] if less else z
-                g[j] = g[j] if less else mark
+                more = (z > o[j]) | (z != z)  # what is not a number stays, as in torch
+                o[j] = z if more else o[j]
+                g[j] = mark if more else g[j]
         if op.relu:
             for j in range(m):
                 cut = o[j] <= zero

@@ -32,6 +32,7 @@ SAME = {
     "type",
     "clone",
 }  # type and place; the values stay what they are
+VIEWS = {"flatten", "view", "reshape"}
 
 
 class Unplanned(Exception):
@@ -47,6 +48,7 @@ class Maps(NamedTuple):
     channels: int
     flat: bool = False  # [channels] in torch, not [channels, height, width]
     sequence: bool = False  # [height, channels] in torch: text
+    tokens: bool = False  # [height] in torch: the text itself
 
     @property
     def positions(self) -> int:
@@ -55,6 +57,14 @@ class Maps(NamedTuple):
     @property
     def size(self) -> int:
         return self.positions * self.channels
+
+    @property
+    def in_torch(self) -> tuple[int, ...]:
+        if self.tokens:
+            return (self.height,)
+        if self.sequence:
+            return (self.height, self.channels)
+        return (self.channels,) if self.flat else (self.channels, self.height, self.width)
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,6 @@ class Input:
     """How an example enters: x * scale + shift, by channel."""
 
     shape: Maps
-    tokens: bool
     scale: npt.NDArray[np.float64]
     shift: npt.NDArray[np.float64]
 
@@ -86,13 +95,10 @@ class Trace:
     input: Input
     nodes: list[Node] = field(default_factory=list)  # from the input to the logits
 
-    def uses(self) -> list[int]:
-        """How often each node is an input of others."""
-        counts = [0] * len(self.nodes)
-        for node in self.nodes:
-            for i in node.inputs:
-                counts[i] += 1
-        return counts
+    def agrees(self, other: "Trace") -> bool:
+        mine, theirs = self.input, other.input
+        same = mine.shape == theirs.shape and self.nodes == other.nodes
+        return same and np.array_equal(mine.scale, theirs.scale) and np.array_equal(mine.shift, theirs.shift)
 
 
 def trace(module: nn.Module, x: Tensor) -> Trace:
@@ -104,8 +110,18 @@ def trace(module: nn.Module, x: Tensor) -> Trace:
     last = tracer.known.get(id(logits))
     if last is None or not tracer.trace.nodes[last].shape.flat or last == 0:
         raise Unplanned("its answer is not made by operations that a plan has")
-    del tracer.trace.nodes[last + 1 :]
+    tracer.trace.nodes = _needed(tracer.trace.nodes, last)
     return tracer.trace
+
+
+def _needed(nodes: list[Node], last: int) -> list[Node]:
+    """The nodes that the last one is made of, in their order. A forward may compute more than it answers."""
+    needed = {0, last}
+    for number in range(last, 0, -1):
+        if number in needed:
+            needed.update(nodes[number].inputs)
+    place = {number: new for new, number in enumerate(sorted(needed))}
+    return [replace(nodes[old], inputs=tuple(place[i] for i in nodes[old].inputs)) for old in place]
 
 
 class _Tracer(TorchFunctionMode):
@@ -118,11 +134,11 @@ class _Tracer(TorchFunctionMode):
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         self.used: set[str] = set()
         self.known = {id(x): 0}  # tensor -> node
+        self.weights = set(self.names)  # parameters, and what is computed from them alone
         self.alive: list[Tensor] = [x]  # so that no id is given twice
         shape = _entering(x)
         channels = shape.channels
-        tokens = x.dim() == 2 and not x.is_floating_point()
-        self.trace = Trace(Input(shape, tokens, np.ones(channels), np.zeros(channels)))
+        self.trace = Trace(Input(shape, np.ones(channels), np.zeros(channels)))
         self.trace.nodes.append(Node("input", (), shape))
 
     def __torch_function__(
@@ -130,25 +146,37 @@ class _Tracer(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        inputs = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and id(a) in self.known]
-        if not inputs:
-            return result
+        given = {id(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)}
         name = getattr(function, "__name__", str(function))
         if not isinstance(result, Tensor):
-            if name in QUESTIONS:
+            if name in QUESTIONS or not given & (self.known.keys() | self.weights):
                 return result
             raise Unplanned(f"a plan has no operation for {name}")
         name = name.strip("_") if name.startswith("__") else name.rstrip("_")
-        node = self.known[id(inputs[0])] if name in SAME else self._node(name, args, kwargs)
-        self.known[id(result)] = node
+        constant = name == "to" and id(args[0]) not in self.known  # a buffer goes where the examples are
+        if constant or not given & self.known.keys():
+            if given & self.weights:
+                self.weights.add(id(result))
+                self.alive.append(result)
+            return result
+        if result.is_floating_point() and result.dtype != torch.float32:
+            raise Unplanned(f"{name} answers in {result.dtype}, not in torch.float32")
+        self.known[id(result)] = self._node(name, args, kwargs, result)
         self.alive.append(result)
         return result
 
-    def _node(self, name: str, args: Any, kwargs: dict[str, Any]) -> int:
+    def _node(self, name: str, args: Any, kwargs: dict[str, Any], result: Tensor) -> int:
+        if name in SAME:
+            return self._same(args[0] if args else None, result)
+        if not result.is_floating_point() and name not in VIEWS:
+            raise Unplanned(f"{name} answers in whole numbers ({result.dtype}), which may overflow")
         handler = getattr(self, f"_{name}", None)
         if handler is None:
             raise Unplanned(f"a plan has no operation for {name}")
-        found: int = handler(*args, **kwargs)
+        try:
+            found: int = handler(*args, **kwargs)
+        except TypeError:  # named otherwise than here, or with more options
+            raise Unplanned(f"{name} has options that a plan does not know") from None
         return found
 
     def _add_node(self, node: Node) -> int:
@@ -159,7 +187,30 @@ class _Tracer(TorchFunctionMode):
         at = self.known.get(id(x))
         if at is None:
             raise Unplanned("an operation gets the examples in an unusual place")
-        return at, self.trace.nodes[at].shape
+        shape = self.trace.nodes[at].shape
+        if tuple(x.shape[1:]) != shape.in_torch:
+            raise Unplanned("an operation sees numbers in a shape that a plan does not know")
+        return at, shape
+
+    def _same(self, x: Any, result: Tensor) -> int:
+        at, _ = self._of(x)
+        if torch.promote_types(x.dtype, result.dtype) != result.dtype:
+            raise Unplanned(f"numbers are converted from {x.dtype} to {result.dtype}, which may change them")
+        if at == 0 and result.is_floating_point():
+            self._see_features()
+        return at
+
+    def _see_features(self) -> None:
+        """Whole numbers that are used as numbers are features, not tokens."""
+        entering = self.trace.input
+        if not entering.shape.tokens:
+            return
+        if len(self.trace.nodes) > 1:
+            raise Unplanned("the examples are used both as tokens and as numbers")
+        length = entering.shape.height
+        flat = Maps(1, 1, length, flat=True)
+        self.trace.input = Input(flat, np.ones(length), np.zeros(length))
+        self.trace.nodes[0] = replace(self.trace.nodes[0], shape=flat)
 
     def _parameter(self, value: Tensor | None) -> str | None:
         if value is None:
@@ -205,13 +256,7 @@ class _Tracer(TorchFunctionMode):
         scale_grad_by_freq: bool = False, sparse: bool = False,
     ) -> int:  # fmt: skip
         at, shape = self._of(x)
-        if (
-            at
-            or not self.trace.input.tokens
-            or padding_idx is not None
-            or max_norm is not None
-            or scale_grad_by_freq
-        ):
+        if at or not shape.tokens or padding_idx is not None or max_norm is not None or scale_grad_by_freq:
             raise Unplanned("an embedding has options that a plan does not know")
         out = Maps(shape.height, 1, weight.shape[1], sequence=True)
         return self._add_node(Node("embedding", (at,), out, self._parameter(weight), groups=weight.shape[0]))
@@ -302,14 +347,14 @@ class _Tracer(TorchFunctionMode):
             raise Unplanned("a flatten is not over all but the first dimension")
         flat = Maps(1, 1, shape.size, flat=True)
         if at == 0:
-            if self.trace.input.tokens:
+            if shape.tokens:
                 return at
             entering = self.trace.input  # flat features from the start
             repeat = 1 if shape.flat else shape.positions
             scale, shift = entering.scale.repeat(repeat), entering.shift.repeat(repeat)
             if any(0 in node.inputs for node in self.trace.nodes):
                 raise Unplanned("the examples are used both flat and as images")
-            self.trace.input = Input(flat, False, scale, shift)
+            self.trace.input = Input(flat, scale, shift)
             self.trace.nodes[0] = replace(self.trace.nodes[0], shape=flat)
             return at
         if shape.positions == 1:
@@ -332,16 +377,15 @@ class _Tracer(TorchFunctionMode):
         """The same numbers in another shape of torch's."""
         return self._add_node(Node("same", (at,), shape))
 
+    def _root(self, at: int) -> int:
+        """The node whose numbers these are."""
+        node = self.trace.nodes[at]
+        return self._root(node.inputs[0]) if node.kind == "same" else at
+
     def _add(self, x: Any, other: Any, alpha: float = 1) -> int:
         if id(x) in self.known and id(other) in self.known:
             (at, shape), (residual, second) = self._of(x), self._of(other)
-            if (
-                alpha != 1
-                or shape != second
-                or x.shape != other.shape
-                or 0 in (at, residual)
-                or at == residual
-            ):
+            if alpha != 1 or shape != second or 0 in (at, residual) or self._root(at) == self._root(residual):
                 raise Unplanned("an addition is not of two maps of the same shape")
             return self._add_node(Node("add", (at, residual), shape))
         return self._scaled(x, other, lambda scale, shift, number: (scale, shift + alpha * number))
@@ -361,12 +405,12 @@ class _Tracer(TorchFunctionMode):
 
     def _scaled(self, x: Any, other: Any, change: Callable[..., tuple[Any, Any]]) -> int:
         """The examples' own normalisation, by channel."""
-        at = self.known.get(id(x))
-        entering = self.trace.input
-        if at != 0 or entering.tokens or id(other) in self.known or len(self.trace.nodes) > 1:
+        if self.known.get(id(x)) != 0 or id(other) in self.known or len(self.trace.nodes) > 1:
             raise Unplanned("numbers are scaled, shifted or multiplied in mid-network")
-        if isinstance(other, Tensor) and id(other) in self.names:
+        if isinstance(other, Tensor) and id(other) in self.weights:
             raise Unplanned("the examples are scaled by a parameter")
+        self._see_features()
+        entering = self.trace.input
         number = torch.as_tensor(other, dtype=torch.float64)
         wanted = (x.dim() - 1) * [1]
         wanted[0] = -1
@@ -395,7 +439,7 @@ def _entering(x: Tensor) -> Maps:
     if x.dim() == 2 and x.is_floating_point():
         return Maps(1, 1, x.shape[1], flat=True)
     if x.dim() == 2:
-        return Maps(x.shape[1], 1, 1)
+        return Maps(x.shape[1], 1, 1, tokens=True)
     raise Unplanned(f"examples of {x.dim() - 1} dimensions")
 
 
