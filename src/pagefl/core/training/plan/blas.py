@@ -28,9 +28,12 @@ def of_numpy() -> Iterator[tuple[str, object]]:
     package = Path(np.__file__).parent
     for file in [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]:
         library = _library(file)
-        for suffix in ("_64_", "_"):
-            if function := getattr(library, f"scipy_sgemm{suffix}", None):
-                getattr(library, f"scipy_openblas_set_num_threads{suffix.rstrip('_')}_")(1)
+        for fortran, c in (("_64_", "64_"), ("_", "")):  # how names end
+            function = getattr(library, f"scipy_sgemm{fortran}", None)
+            # Of the two functions the one for C: Fortran's takes an address.
+            hold = getattr(library, f"scipy_openblas_set_num_threads{c}", None)
+            if function and hold:
+                hold(1)
                 yield f"NumPy {np.__version__}", function
 
 
