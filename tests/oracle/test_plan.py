@@ -3,6 +3,7 @@ float32."""
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,11 +13,15 @@ from torch import nn
 from pagefl.core.evaluate import cross_entropy
 from pagefl.core.examples import Examples
 from pagefl.core.layout import Layout
-from pagefl.core.training.descent import Batch
+from pagefl.core.training import batches as batching
+from pagefl.core.training.descent import Batch, Descent
 from pagefl.core.training.model import RowModel
+from pagefl.core.training.options import Options
+from pagefl.core.training.plan import blas
 from pagefl.core.training.plan.model import PlanModel
 from pagefl.core.training.plan.trace import Unplanned
 from pagefl.models.resnet import resnet18
+from pagefl.runtime import paths
 
 CLASSES = 5
 
@@ -350,3 +355,29 @@ def test_rows_hold_taps_first_and_modules_do_not_notice():
     ).sum()
     slope = torch.autograd.grad(loss, leaf)[0]
     assert slope.shape == row.shape
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"clip": 0.5, "weight_decay": 0.01}])
+@pytest.mark.parametrize("name", MODULES)
+def test_ten_steps_are_those_of_the_rows_path(name, options):
+    make, draw = MODULES[name]
+    module, x = made(make), draw(40)
+    examples = Examples(x, (torch.arange(40) * 3) % CLASSES, torch.tensor([0, 40]))
+    batches = batching.draw(np.array([7], np.uint64), np.array([40]), np.array([2]), 8)
+    settings = {"weight_decay": 0.0, "clip": float("inf"), "momentum": 0.0, **options}
+    descent = Descent(
+        examples, torch.tensor([0]), batches, options=Options(lr=torch.tensor([0.001])), **settings
+    )
+    plan = PlanModel(module, x)
+    row = plan.layout.row(module)[None]
+    ours, theirs = (model.descend(row, descent).rows for model in (plan, RowModel(module)))
+    assert int(batches.steps[0]) == 10
+    assert not torch.equal(ours, row)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_without_a_blas_rows_are_trained_and_the_reason_is_said(monkeypatch):
+    monkeypatch.setattr(blas, "PROVIDER", None)
+    model = paths.build(made(cnn), floats(4, 28), "auto", "cpu")
+    assert model.path in ("rows", "stacked")
+    assert model.why == "no sgemm was found in torch or NumPy"
