@@ -176,7 +176,8 @@ class PlanModel(Model):
             found = np.empty(count), np.empty(count)
         work = (_numbers(row), self._gradient, NOTHING, self._flat(x), y.numpy(), positions, counts)
         steps = STILL._replace(offset=offset)
-        loops.run(mode, self._plan(table, columns), self._arena(table), *work, steps, self._seed(), *found)
+        seed = np.uint64(0) if mode == loops.EVALUATE else self._seed()  # nothing is dropped there
+        loops.run(mode, self._plan(table, columns), self._arena(table), *work, steps, seed, *found)
 
     def check_examples(self, row: Tensor, examples: Examples, who: str, first: int = 0) -> None:
         self._admit(examples.x, f"{who.format(first)}: ")
