@@ -14,6 +14,7 @@ from torch import nn
 import pagefl
 from pagefl import Task, api
 from pagefl.algorithms import ALGORITHMS
+from pagefl.runtime import checkpoint
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -96,6 +97,26 @@ def test_the_spec_is_written_again_only_for_other_rounds(out):
     assert (out / "spec.toml").read_bytes() == before
     assert pagefl.resume(out, rounds=5).rounds[-1]["round"] == 5
     assert "rounds = 5\n" in (out / "spec.toml").read_text()
+
+
+def test_models_in_another_order_of_columns_are_refused(out):
+    tensors, facts = checkpoint.read(out / checkpoint.NAME)
+    before = {name: value for name, value in facts.items() if name != "rows"}  # as 0.1.0 wrote it
+    for made in ({**facts, "rows": facts["rows"] + 1}, before):
+        checkpoint.save(out, tensors, made)
+        refused("the checkpoint holds models in the order of another version of pagefl", out, rounds=6)
+
+
+def test_other_arithmetic_is_said(out):
+    tensors, facts = checkpoint.read(out / checkpoint.NAME)
+    said: list[str] = []
+    checkpoint.save(out, tensors, {**facts, "arithmetic": "plan, sgemm of torch 1.0"})
+    assert pagefl.resume(out, rounds=5, say=said.append).over
+    assert pagefl.resume(out, rounds=6, say=said.append).over  # its own arithmetic again: nothing to say
+    assert said == [
+        f"the run was trained with plan, sgemm of torch 1.0, and goes on with {facts['arithmetic']}: "
+        "its last digits will differ"
+    ]
 
 
 def test_another_algorithm_object_is_refused(tmp_path):
