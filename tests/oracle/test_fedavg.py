@@ -10,7 +10,8 @@ import torch
 from federations import SETTINGS, Federation, data, linear, mlp, net, planned
 from torch import nn
 
-from pagefl import FederatedData
+import pagefl
+from pagefl import FederatedData, Task
 from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core import rng
 from pagefl.core.layout import Layout
@@ -41,6 +42,8 @@ class Plan(NamedTuple):
     clip: float = SETTINGS["clip"]
     weight_decay: float = SETTINGS["weight_decay"]
     batch_size: int = SETTINGS["batch_size"]
+    momentum: float = 0.0
+    lr_decay: float = 1.0
 
 
 def plain_fedavg(module: nn.Module, splits: FederatedData, plan: Plan) -> torch.Tensor:
@@ -57,7 +60,8 @@ def plain_fedavg(module: nn.Module, splits: FederatedData, plan: Plan) -> torch.
             x, y = splits.train.client(i)
             x = x.to(dtype) if x.is_floating_point() else x
             own = copy.deepcopy(module)
-            optimizer = torch.optim.SGD(own.parameters(), lr=plan.lr[i], weight_decay=plan.weight_decay)
+            lr = plan.lr[i] * plan.lr_decay ** (round - 1)
+            optimizer = torch.optim.SGD(own.parameters(), lr, plan.momentum, weight_decay=plan.weight_decay)
             key = np.array([rng.key(SEED, "batches", round, 0, i)], np.uint64)
             index, counts, _ = draw(
                 key, np.array([len(y)]), np.array(plan.epochs[i : i + 1]), plan.batch_size
@@ -169,3 +173,17 @@ def test_shuffles_are_uniform():
     orders, counts = np.unique(draws, axis=0, return_counts=True)
     assert len(orders) == 24
     assert abs(counts - 1000).max() < 150  # 4.8 standard deviations
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lr_decay": 0.5}, {"momentum": 0.9}, {"lr_decay": 0.5, "momentum": 0.9}]
+)
+@pytest.mark.parametrize("make", [linear, mlp, net])
+def test_decay_and_momentum_of_a_run(make, settings):
+    """The rate is halved after every round; the momentum starts anew in each."""
+    module, splits = fresh(make), data()
+    run = pagefl.run(task=Task("own", module, splits, SETTINGS), rounds=3, seed=SEED, **settings)
+    plan = Plan((SETTINGS["lr"],) * 5, (SETTINGS["epochs"],) * 5, 3, **settings)
+    assert_no_farther_than_torch(run.state["server.model"].double(), module, splits, plan)
+    falling = [SETTINGS["lr"] * settings.get("lr_decay", 1.0) ** round for round in range(3)]
+    assert run.history.mean_lr.tolist() == pytest.approx(falling)

@@ -183,6 +183,15 @@ def test_the_game_by_other_terms(settings, tmp_path):
     assert numbers(deployed.rounds) == pytest.approx(numbers(simulated.rounds), rel=1e-5, abs=1e-6)
 
 
+def test_decay_and_momentum_reach_the_nodes(tmp_path):
+    spec = spec_of(lr_decay=0.5, momentum=0.9)
+    simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
+    assert deployed.history.mean_lr.tolist() == pytest.approx([spec.lr * 0.5**round for round in range(5)])
+    plain = pagefl.run(spec_of())
+    assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-6)
+    assert not torch.allclose(plain.state["server.model"], simulated.state["server.model"], atol=1e-3)
+
+
 def test_some_take_part(tmp_path):
     spec = spec_of("scaffold", participation=0.5)
     simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
