@@ -280,6 +280,25 @@ def test_what_changes_nothing_is_said(place, monkeypatch, capsys):
     assert "freeze = ['p']: fixed players change no factor; it changes nothing" in err
 
 
+def test_momentum_and_decay_of_a_command(place, monkeypatch, capsys):
+    words = (
+        "run --task synthetic --clients 2 --rounds 2 --epochs 1 --set momentum=0.9 --set lr_decay=0.5 --out r"
+    )
+    assert command(words, monkeypatch) == 0
+    spec = (place / "r" / "spec.toml").read_text()
+    assert "momentum = 0.9\n" in spec
+    assert "lr_decay = 0.5\n" in spec
+    capsys.readouterr()
+
+
+def test_a_task_is_shown_with_its_path(place, monkeypatch, capsys):
+    """Where its data are; without them there is nothing to try."""
+    assert command("show synthetic", monkeypatch) == 0
+    assert "path: fused\n" in capsys.readouterr().out
+    assert command("show cifar100", monkeypatch) == 0
+    assert "path:" not in capsys.readouterr().out
+
+
 def test_lists_show_whole_sentences():
     """A title ends where its paragraph does, not where its first line does."""
     from pagefl.cli import catalogue

@@ -136,13 +136,39 @@ def test_the_path_is_measured_once(monkeypatch, tmp_path):
     [
         (nn.Linear(6, 4), "fused"),
         (nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), "fused"),
-        (nn.Sequential(nn.Linear(6, 4), nn.ReLU()), "stacked or rows"),
-        (nn.Linear(6, 4, bias=False), "stacked or rows"),
+        (nn.Sequential(nn.Linear(6, 4), nn.ReLU()), "plan"),
+        (nn.Linear(6, 4, bias=False), "plan"),
+        (nn.Sequential(nn.Linear(6, 4), nn.Tanh()), "stacked or rows"),
         (Odd(), "rows"),
     ],
 )
 def test_a_fitting_path(module, path):
     assert paths.build(module, torch.randn(4, 6), "auto", "cpu").path in path
+
+
+def test_a_run_tells_its_path_and_why():
+    said: list[str] = []
+    options = {"rounds": 1, "say": said.append}
+    planned, other = (
+        pagefl.run(
+            task=Task(
+                "own", nn.Sequential(nn.Linear(FEATURES, 5), by, nn.Linear(5, CLASSES)), data(), SETTINGS
+            ),
+            **options,
+        )
+        for by in (nn.ReLU(), nn.Tanh())
+    )
+    assert planned.path == "plan"
+    assert other.path in [f"{path}, since a plan has no operation for tanh" for path in ("stacked", "rows")]
+    assert any("a plan has no operation for tanh" in line for line in said)
+
+
+def test_dropout_is_planned_and_shares_no_stream():
+    module = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+    runs = [learn(module, workers=workers, seed=seed) for workers, seed in ((1, 0), (2, 0), (3, 0), (1, 1))]
+    assert {run.path for run in runs} == {"plan"}
+    first, *others = (run.state["clients.personal"] for run in runs)
+    assert [torch.equal(first, other) for other in others] == [True, True, False]
 
 
 def fails(*_: object) -> nn.Module:

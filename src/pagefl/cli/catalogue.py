@@ -67,6 +67,25 @@ def show(
     if changed:
         told = ", ".join(f"{field} = {value}" for field, value in changed.items())
         console.print(f"\nDefaults of the run that it changes: {told}", highlight=False, markup=False)
+    if kind == "tasks" and (path := _path(name)):
+        console.print(f"\npath: {path}", highlight=False, markup=False)
+
+
+def _path(task: str) -> str | None:
+    """How the task's model is trained here. None without the task's data, for its examples decide."""
+    from pagefl.core.errors import UserError
+    from pagefl.experiments import spec as specs
+    from pagefl.runtime import halves
+    from pagefl.runtime.simulation import one_numeric_mode
+
+    spec = specs.resolve({"task": task})
+    made = spec.make_task()
+    try:
+        examples = made.data.train
+    except UserError:
+        return None
+    with one_numeric_mode():
+        return halves.start(made, spec.make_algorithm(), spec, examples).model.how
 
 
 def _show_settings(wanted: str | None) -> None:

@@ -93,6 +93,7 @@ def loop(
         settings,
         planned=settings.rounds,
         stopped_by=None if rounds.over else stop.asked,
+        path=game.follower.half.model.how,
     )
 
 

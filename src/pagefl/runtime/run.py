@@ -32,6 +32,7 @@ class Run:
     name: str = ""  # such as "fedavg on synthetic"
     planned: int | None = None  # number of rounds
     stopped_by: signal.Signals | None = None  # SIGINT (Ctrl-C) or SIGTERM
+    path: str = ""  # how models were trained, such as "plan" or "rows, since …", if it was run here
 
     @property
     def history(self) -> pd.DataFrame:

@@ -30,6 +30,11 @@ class Model(ABC):
         self.why = ""  # why no faster path was taken, where one was tried
 
     @property
+    def how(self) -> str:
+        """The path, and why it is not a faster one."""
+        return f"{self.path}, since {self.why}" if self.why else self.path
+
+    @property
     def arithmetic(self) -> str:
         """What decides the last bits of results, besides the settings."""
         return f"{self.path}, torch {torch.__version__}"
