@@ -2,6 +2,8 @@
 terminal.
 """
 
+import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +15,9 @@ from pagefl import UserError, api
 from pagefl.cli import main
 from pagefl.deploy import local
 from pagefl.experiments import spec as specs
+from pagefl.experiments import sweep
+from pagefl.runtime import checkpoint, record, vouched
+from pagefl.runtime.directory import RunDirectory
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J"
 COMMANDS = {
@@ -144,6 +149,14 @@ def test_escape_sequences_of_a_spec_do_not_reach_the_terminal(setting, do, forei
     assert not {"\x1b", "\x07"} & set(said)
 
 
+@pytest.mark.parametrize("do", COMMANDS)
+def test_tables_in_tables_in_tables_are_one_sentence(do, foreign, monkeypatch, capsys):
+    with (foreign / "spec.toml").open("a") as file:
+        file.write(f"\n[task{3000 * '.a'}]\nb = 1\n")
+    assert command(monkeypatch, *COMMANDS[do](foreign)) == 2
+    assert "nested more than" in capsys.readouterr().err.splitlines()[-1]
+
+
 HOSTILE = [
     b'"<meta http-equiv=refresh>"',
     b"7",
@@ -174,3 +187,117 @@ def test_a_report_on_strange_records_is_safe_or_one_sentence(line, name, foreign
     shown = page.read_text(encoding="utf-8") if page.exists() else ""
     assert "<b><b>" not in shown
     assert "http-equiv=refresh" not in shown
+
+
+# --- records and checkpoints with sound checksums that somebody has made up ------------------------------------------------
+
+
+def forge(
+    run: Path, entry: str = "", value: object = None, *, name: str = "rounds.jsonl", **facts: object
+) -> None:
+    """Change one entry of the last record, and facts of the checkpoint, which vouches for them all."""
+    tensors, known = checkpoint.read(run / "checkpoint")
+    if entry:
+        *before, changed = (run / name).read_text().splitlines(keepends=True)
+        line = json.loads(changed)
+        table, _, own = entry.rpartition(".")
+        (line[table] if table else line)[own] = value
+        (run / name).write_text("".join([*before, json.dumps(line) + "\n"]))
+        known["records"][name] = vouched.claim_of((run / name).read_bytes())
+    checkpoint.save(run, tensors, {**known, **facts})
+    (run / "checkpoint.previous").unlink()
+
+
+WRONG = ["0.9", [0.9], {"a": 1}, True, 10**400, math.inf, math.nan]
+ENTRIES = [
+    "round",
+    "seconds",
+    "participants",
+    "global_accuracy",
+    "local_std",
+    "reward_server",
+    "payoffs.server",
+    "agents",
+]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_is_not_a_number_is_refused(entry, foreign):
+    for value in (*WRONG, {"server_critic": "0.9"}):
+        if (entry, value) != ("agents", {"a": 1}):
+            forge(foreign, entry, value)
+            with pytest.raises(
+                UserError, match=f"rounds.jsonl: line 2 is not a round's record: {entry}.* is not as a run"
+            ):
+                record.read(foreign)
+
+
+@pytest.mark.parametrize("entry", ["global_accuracy", "payoffs.server"])
+@pytest.mark.parametrize("do", ["resume", "report", "compare", "verify"])
+def test_what_is_not_a_number_is_one_sentence(do, entry, foreign, monkeypatch, capsys):
+    forge(foreign, entry, "0.9")
+    before = contents(foreign.parent)
+    assert command(monkeypatch, *COMMANDS[do](foreign)) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert f"rounds.jsonl: line 2 is not a round's record: {entry}" in said[-1]
+    assert sum(line.startswith("pagefl: ") for line in said) == 1
+    after = contents(foreign.parent)
+    assert {path: after[path] for path in before} == before
+
+
+@pytest.mark.parametrize("value", [None, -1e300])
+@pytest.mark.parametrize("do", ["report", "compare", "verify"])
+def test_implausible_and_missing_numbers_are_left_out(do, value, foreign, monkeypatch, capsys):
+    for entry in (
+        "seconds",
+        "participants",
+        "global_accuracy",
+        "local_std",
+        "reward_server",
+        "payoffs.server",
+    ):
+        forge(foreign, entry, value)
+    assert command(monkeypatch, *COMMANDS[do](foreign), *(["--json"] if do != "report" else [])) == 0
+    if do != "report":
+        json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def test_records_of_clients_are_lists_of_their_numbers(foreign):
+    for value in (None, 0.5, [], [0.5], ["0.5", 0.5], [[0.5], [0.5]], [math.inf, 1]):
+        forge(foreign, "local_accuracy", value, name="clients.jsonl")
+        with pytest.raises(
+            UserError,
+            match=r"clients.jsonl: line 2 is not a round's record: [a-z_]+ is not as a run writes it",
+        ):
+            pagefl.load(foreign)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"round": "7"}',
+        b'{"round": [7]}',
+        b'{"round": 1e999}',
+        b'{"round": 1%s}' % (b"0" * 400),
+        b"7",
+        b"[" * 10**4,
+    ],
+)
+def test_the_last_round_of_strange_records_is_0(line, tmp_path):
+    (tmp_path / "rounds.jsonl").write_bytes(line + b"\n")
+    assert sweep.rounds_done(tmp_path) == 0
+
+
+def test_the_last_round_of_a_pipe_is_0(tmp_path):
+    os.mkfifo(tmp_path / "rounds.jsonl")
+    assert sweep.rounds_done(tmp_path) == 0
+
+
+def test_a_sweeps_run_that_is_marked_as_finished_without_rounds_is_one_sentence(foreign):
+    spec = specs.resolve({"rounds": 2})
+    folder = foreign.rename(foreign.parent / sweep.name_of(spec))
+    (folder / "rounds.jsonl").write_bytes(b"")
+    forge(folder, records={"rounds.jsonl": vouched.claim_of(b"")})
+    (folder / sweep.FINISHED).touch()
+    with pytest.raises(UserError, match="is marked as finished but has no rounds"):
+        sweep.finished([spec], foreign.parent)

@@ -117,7 +117,10 @@ def test_summary_counts_converged_and_unfinished_seeds():
     rise, flat = list(np.linspace(0, 1, 100)), [0.5] * 100
 
     def rounds(curve: list[float]) -> list[dict]:
-        return [{"global_accuracy": a, "local_accuracy": a, "local_std": 0.1} for a in curve]
+        return [
+            {"round": i, "global_accuracy": a, "local_accuracy": a, "local_std": 0.1}
+            for i, a in enumerate(curve, 1)
+        ]
 
     class Spec:
         def __init__(self, seed: int) -> None:

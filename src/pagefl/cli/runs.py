@@ -153,8 +153,7 @@ def verify(
     figure = certificate.write(directory, result)
     show_result(result, certificate.table(result), json)
     err.print(
-        f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; "
-        f"figure: {figure}"
+        f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; figure: {figure}"
     )
 
 
@@ -163,6 +162,7 @@ def watch(
 ) -> None:
     from pagefl.report.progress import Progress, summary
     from pagefl.report.trackers import tracker
+    from pagefl.runtime import numbers
 
     rounds = spec.rounds
     with Progress(str(directory), rounds) as progress, ExitStack() as closing:
@@ -183,12 +183,12 @@ def watch(
         err.print(f"stopped after round {reached}; `pagefl resume {directory}` goes on", markup=False)
     err.print(f"report: {page}", markup=False)
     if as_json and result.rounds:
-        last, known = result.rounds[-1], [entry["global_accuracy"] for entry in result.rounds]
-        best = max((accuracy for accuracy in known if accuracy is not None), default=None)
+        accuracies = (entry["global_accuracy"] for entry in numbers.of_rounds(result.rounds, str(directory)))
+        best = max((accuracy for accuracy in accuracies if accuracy is not None), default=None)
         print(
             json.dumps(
                 {
-                    **last,
+                    **result.rounds[-1],
                     "best_global_accuracy": best,
                     "out": str(directory),
                     "report": str(page),

@@ -157,16 +157,10 @@ def _directories(path: Path, seen: set[Path]) -> Iterator[Path]:
 def _on_disk(path: Path) -> Recorded:
     check_own_files(path)
     spec, rounds = specs.recorded(path / SPEC), record.read(path)[0]
-    try:
-        statistics.curves(rounds)
-    except (AttributeError, TypeError, ValueError):
-        raise UserError(
-            f"{path / record.ROUNDS}: an accuracy is not a number; the records are damaged"
-        ) from None
     finished = len(rounds) >= spec.rounds
-    if not finished and spec.stop == "equilibrium":
+    if rounds and not finished and spec.stop == "equilibrium":
         facts = record.newest_facts(path)
-        finished = facts is not None and facts["equilibrium"] is not None
+        finished = facts is not None and facts.get("equilibrium") is not None
     return Recorded(str(path), spec, rounds, finished)
 
 

@@ -31,6 +31,7 @@ Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
 TABLES = ("task", "algorithm", "players")
 LARGEST = 1_000_000  # bytes of the largest spec file
+DEEPEST = 20  # levels of tables and lists in a spec
 OLD_NAMES = {"landing": "decay"}  # players' settings, as version 0.1.0 called them
 
 
@@ -186,11 +187,22 @@ def name_in(text: str, kind: str) -> object:
 
 def parse(content: bytes, where: str) -> Raw:
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))
+        raw = tomllib.loads(content.decode("utf-8-sig"))
     except RecursionError:
         raise UserError(f"{where}: not valid TOML: it is nested too deeply") from None
     except ValueError as error:
         raise UserError(f"{where}: not valid TOML: {shortened(str(error), 120)}") from None
+    level: list[Any] = [raw]
+    for _ in range(DEEPEST):  # a loop, because dotted keys nest tables deeper than calls can follow
+        entries = (
+            entry for value in level for entry in (value.values() if isinstance(value, dict) else value)
+        )
+        level = [entry for entry in entries if isinstance(entry, dict | list)]
+    if level:
+        raise UserError(
+            f"{where}: tables and lists are nested more than {DEEPEST} levels deep; expected tables of settings"
+        )
+    return raw
 
 
 def override(raw: Raw, assignment: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from pagefl.runtime import numbers
 from pagefl.runtime.record import Record
 
 from .spec import RunSpec
@@ -56,8 +57,9 @@ class Difference(NamedTuple):
 
 
 def curves(rounds: Sequence[Record]) -> dict[str, Curve]:
-    """Recorded values by round; NaN where nothing was recorded."""
-    return {name: np.array([entry.get(name) for entry in rounds], dtype=np.float64) for name in CURVES}
+    """Recorded values by round; NaN where nothing plausible was recorded."""
+    known = numbers.of_rounds(rounds, "the run")
+    return {name: np.array([entry[name] for entry in known], dtype=np.float64) for name in CURVES}
 
 
 def by_run(runs: Sequence[tuple[RunSpec, Sequence[Record]]]) -> pd.DataFrame:

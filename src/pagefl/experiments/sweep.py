@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from pagefl.core.errors import UserError
-from pagefl.runtime import record
+from pagefl.runtime import numbers, record
 from pagefl.runtime.directory import InUse, RunDirectory
 from pagefl.runtime.loop import play
 from pagefl.runtime.settings import NO_MATTER
@@ -164,7 +164,7 @@ def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
         if round_seconds < QUICK_SECONDS:
             round_seconds = _a_round(first, clients)
         seconds[what] = round_seconds * sum(
-            spec.rounds - rounds_done(folder / name_of(spec)) for spec in specs_of
+            max(0, spec.rounds - rounds_done(folder / name_of(spec))) for spec in specs_of
         )
     return seconds
 
@@ -193,12 +193,14 @@ class _Measured(Exception):
 
 def rounds_done(path: Path) -> int:
     """The last round in the records; 0 if they cannot be read."""
+    if not (path / record.ROUNDS).is_file():  # a pipe would never end
+        return 0
     try:
         with (path / record.ROUNDS).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
             lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-        return int(json.loads(lines[-1])["round"]) if lines else 0
-    except (OSError, ValueError, KeyError, TypeError):  # reported where the records are needed
+        return int(numbers.of_rounds([json.loads(lines[-1])], str(path))[0]["round"] or 0) if lines else 0
+    except (OSError, ValueError, RecursionError):  # reported where the records are needed
         return 0
 
 
@@ -214,11 +216,17 @@ class Found(NamedTuple):
 def finished(wanted: Iterable[RunSpec], folder: Path) -> list[Found]:
     """The runs that have finished."""
     entries = {name_of(spec): spec for spec in wanted}
-    return [
+    found = [
         Found(name, spec, record.read(folder / name)[0], folder / name)
         for name, spec in entries.items()
         if (folder / name / FINISHED).exists()
     ]
+    for one in found:
+        if not one.rounds:
+            raise UserError(
+                f"{one.path} is marked as finished but has no rounds; delete it, and it is run again"
+            )
+    return found
 
 
 def of(specs: Iterable[RunSpec], found: Iterable[Found]) -> list[Found]:

@@ -9,7 +9,7 @@ from pagefl.core.errors import UserError
 from pagefl.game.certificate import Finding, Trial, bellman_residual, certify_game
 from pagefl.game.game import Game
 from pagefl.game.ranges import Ranges
-from pagefl.runtime import binding, checkpoint, record
+from pagefl.runtime import binding, checkpoint, numbers, record
 from pagefl.runtime.demand import Demand
 from pagefl.runtime.directory import SPEC, stages_of
 from pagefl.runtime.halves import Say
@@ -57,15 +57,14 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
                 say(f"stage {facts['round']}: replaying {trial.horizon} rounds with one move changed")
                 asked = demand.known(facts["round"] + 1)
                 findings += certify_game(follower, leaders, facts["round"], asked, ranges, spec.gamma, trial)
-    history = record.history(rounds_played)
-    residuals = {
-        who: bellman_residual(
-            history[f"reward_{who}"].to_numpy(np.float64),
-            history[f"payoffs_{who}"].to_numpy(np.float64),
-            spec.gamma,
+    history = numbers.of_rounds(rounds_played, str(directory))
+    residuals = {}
+    for who in ("server", "clients"):
+        rewards, payoffs = (
+            np.array([entry[column] for entry in history], np.float64)
+            for column in (f"reward_{who}", f"payoffs.{who}")
         )
-        for who in ("server", "clients")
-    }
+        residuals[who] = record.finite(bellman_residual(rewards, payoffs, spec.gamma))
     return {
         "run": spec.label,
         "epsilon": max(finding.epsilon for finding in findings),

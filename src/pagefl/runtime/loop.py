@@ -118,11 +118,12 @@ class Journal:
     ) -> None:
         """`bound`: settings and data that checkpoints belong to. `found`: checkpoint to continue from."""
         self.rounds, self.settings, self.directory, self.bound = rounds, rounds.settings, directory, bound
+        self.records = record.Records(directory.path if directory else None, found.held if found else None)
         if found:
             rounds.restore(found.tensors, found.facts)
         if directory:
             directory.go_on(found, self.settings.rounds)
-        self.records = record.Records(directory.path if directory else None, found.held if found else None)
+        self.records.open()
         # The checkpoint is up to date.
         self.whole = found is not None and found.facts.get("over") == rounds.over
         self.saved, self.saved_round = monotonic(), rounds.round

@@ -1,6 +1,7 @@
 """Reads records as plausible numbers. Records of someone else's run may hold any JSON value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isfinite
 
 from pagefl.core.errors import UserError
 
@@ -10,7 +11,7 @@ MOST = 10**9  # largest count, and most seconds
 LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's axis freezes the browser
 COUNTS = ("round", "participants")
 ACCURACIES = ("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10")
-FREE = (  # `agents.clients_critic` is an entry of the table `agents`
+FREE = (  # `payoffs.server` is an entry of the table `payoffs`
     *(
         "global_loss",
         "local_loss",
@@ -20,13 +21,44 @@ FREE = (  # `agents.clients_critic` is an entry of the table `agents`
         "largest_weight",
         "smallest_weight",
     ),
-    *("reward_server", "reward_clients", "agents.clients_critic", "agents.server_critic"),
+    *("reward_server", "reward_clients", "payoffs.server", "payoffs.clients"),
+    *("agents.clients_critic", "agents.server_critic"),
 )
 RANGES = {
     **dict.fromkeys((*COUNTS, "seconds"), (0, MOST)),
     **dict.fromkeys(ACCURACIES, (0, 1)),
     **dict.fromkeys(FREE, (-LARGEST, LARGEST)),
 }
+TABLES = ("payoffs", "agents")
+
+
+def wrong_in_round(record: Mapping[str, object]) -> str | None:
+    """The first entry of a round's record that is not what a run writes; None if there is none."""
+    if _column(record, "round") is None:
+        return "round"
+    entries: dict[str, object] = {name: _entry(record, name) for name in RANGES if "." not in name}
+    for table in TABLES:
+        values = record.get(table, {})
+        entries |= (
+            {f"{table}.{name}": value for name, value in values.items()}
+            if isinstance(values, dict)
+            else {table: values}
+        )
+    return next((name for name, value in entries.items() if not (value is None or _is_number(value))), None)
+
+
+def wrong_in_clients(record: Mapping[str, object]) -> str | None:
+    """The same for a record of every client's numbers: lists of equal length."""
+    if _column(record, "round") is None:
+        return "round"
+    accuracies = record.get("local_accuracy")
+    clients = len(accuracies) if isinstance(accuracies, list) else None
+    for name, values in record.items():
+        if name != "round" and not (
+            isinstance(values, list) and len(values) == clients and all(map(_is_clients, values))
+        ):
+            return name
+    return "local_accuracy" if clients is None else None
 
 
 def of_rounds(records: Sequence[object], run: str) -> list[Numbers]:
@@ -67,6 +99,17 @@ def _number(value: object, low: float, high: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:  # or NaN
         return None
     return float(value) if abs(value) >= SMALLEST else 0.0
+
+
+def _is_number(value: object) -> bool:
+    """Also of implausible ones. A whole number may be too large for a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isfinite(value) if isinstance(value, float) else abs(value) <= LARGEST
+
+
+def _is_clients(value: object) -> bool:
+    return value is None or isinstance(value, bool) or _is_number(value)
 
 
 def _entry(table: object, name: str) -> object:

@@ -13,28 +13,32 @@ import pandas as pd
 
 from pagefl.core.errors import UserError
 
-from . import checkpoint, vouched
+from . import checkpoint, numbers, vouched
 
 Record = dict[str, Any]
 ROUNDS, CLIENTS = FILES = "rounds.jsonl", "clients.jsonl"
+WRONG_IN = {ROUNDS: numbers.wrong_in_round, CLIENTS: numbers.wrong_in_clients}
 
 
 class Records:
     """Appends records to the run directory, if there is one."""
 
     def __init__(self, directory: Path | None, held: Mapping[str, bytes] | None = None) -> None:
-        """`held`: what a checkpoint covers of the files. The rest is cut off, and written again later."""
+        """`held`: what a checkpoint covers of the files. Nothing is written before `open`."""
         before = {name: (held or {}).get(name, b"") for name in FILES}
-        self.rounds, self.clients = (parsed(Path(name), content) for name, content in before.items())
+        self.rounds, self.clients = (
+            parsed((directory or Path()) / name, content) for name, content in before.items()
+        )
         self.files: dict[str, BufferedWriter] = {}
         self.digests = {name: sha256(content) for name, content in before.items()}
-        if directory is None:
-            return
-        for name, content in before.items():
-            path = directory / name
+        self.sizes = {directory / name: len(content) for name, content in before.items()} if directory else {}
+
+    def open(self) -> None:
+        """Open the files to append to them. What the checkpoint does not cover is cut off, and written again later."""
+        for path, size in self.sizes.items():
             path.touch()
-            os.truncate(path, len(content))
-            self.files[name] = path.open("ab")
+            os.truncate(path, size)
+            self.files[path.name] = path.open("ab")
 
     def write(self, record: Record, clients: Record | None) -> None:
         for name, held, entry in ((ROUNDS, self.rounds, record), (CLIENTS, self.clients, clients)):
@@ -104,8 +108,13 @@ def parsed(path: Path, content: bytes) -> list[Record]:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             entry = None
-        if not isinstance(entry, dict) or not isinstance(entry.get("round"), int):
+        if not isinstance(entry, dict):
             raise UserError(f"{path}: line {number} is not a round's record; {vouched.way_out(path.parent)}")
+        if wrong := WRONG_IN[path.name](entry):
+            raise UserError(
+                f"{path}: line {number} is not a round's record: {wrong} is not as a run writes it; "
+                f"{vouched.way_out(path.parent)}"
+            )
         found.append(entry)
     return found
 
