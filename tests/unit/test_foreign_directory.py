@@ -272,6 +272,48 @@ def test_records_of_clients_are_lists_of_their_numbers(foreign):
             pagefl.load(foreign)
 
 
+MADE_UP = [
+    ({"records": {"../precious": vouched.claim_of(b"precious")}}, r"facts.records.../precious"),
+    ({"records": {"/etc/passwd": {"size": 1}}}, r"facts.records./etc/passwd"),
+    ({"records": {"spec.toml": {"size": 1}}}, "facts.records.spec.toml"),
+    ({"records": {"rounds.jsonl": {"size": -1}}}, "facts.records.rounds.jsonl.size"),
+    ({"records": {"rounds.jsonl": {"size": "9"}}}, "facts.records.rounds.jsonl.size"),
+    ({"records": {"rounds.jsonl": {}}}, "facts.records.rounds.jsonl.size"),
+    ({"records": ["rounds.jsonl"]}, "facts.records"),
+    ({"records": {"rounds.jsonl": {"size": 10**17}}}, "bytes, but the checkpoint counts 100000000000000000"),
+    ({"sizes": {"../precious": 8}}, "facts.sizes.../precious"),
+    ({"round": "2"}, "facts.round"),
+    ({"round": 10**400}, "facts.round"),
+    ({"round": None}, "facts.round"),
+    ({"payoffs": [1, 2]}, "facts.payoffs"),
+    ({"payoffs": {"server": "1", "clients": 2}}, "facts.payoffs.server"),
+    ({"equilibrium": "2"}, "facts.equilibrium"),
+    ({"over": "no"}, "facts.over"),
+    ({"spec": 7}, "facts.spec"),
+    ({"data": {"train": 7}}, "facts.data.train"),
+]
+
+
+@pytest.mark.parametrize(("facts", "words"), MADE_UP, ids=str)
+def test_made_up_facts_are_refused(facts, words, foreign):
+    forge(foreign, **facts)
+    for read in (record.read, pagefl.load, lambda run: RunDirectory(run).last(print)):
+        with pytest.raises(UserError, match=words):
+            read(foreign)
+
+
+@pytest.mark.parametrize(("facts", "words"), [MADE_UP[0], MADE_UP[9]], ids=str)
+@pytest.mark.parametrize("do", ["resume", "report", "compare", "verify"])
+def test_a_checkpoint_of_made_up_facts_is_one_sentence(do, facts, words, foreign, monkeypatch, capsys):
+    forge(foreign, **facts)
+    before = contents(foreign.parent)
+    assert command(monkeypatch, *COMMANDS[do](foreign)) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert words in said[-1]
+    assert sum(line.startswith("pagefl: ") for line in said) == 1
+    assert contents(foreign.parent) == before
+
+
 @pytest.mark.parametrize(
     "line",
     [

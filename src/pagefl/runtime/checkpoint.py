@@ -14,6 +14,8 @@ from torch import Tensor
 
 from pagefl.core.errors import UserError
 
+from . import facts as known
+
 NAME, PREVIOUS = "checkpoint", "checkpoint.previous"
 
 
@@ -57,8 +59,10 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     text = metadata.get("facts", "")
     if metadata.get("digest") != digest(tensors, text):
         raise Damaged(f"{path} is damaged: its checksum differs")
-    known = json.loads(text)
-    return {**tensors, **{name: tensors[other] for name, other in known["same"].items()}}, known["facts"]
+    content = _parsed(path, text)
+    if missing := [other for other in content["same"].values() if other not in tensors]:
+        raise Damaged(f"{path} is damaged: it has no tensor {missing[0]!r}")
+    return {**tensors, **{name: tensors[other] for name, other in content["same"].items()}}, content["facts"]
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -69,7 +73,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     text = metadata.get("facts", "")
     if metadata["facts_digest"] != digest({}, text):
         raise Damaged(f"{path} is damaged: the checksum of its facts differs")
-    facts: dict[str, Any] = json.loads(text)["facts"]
+    facts: dict[str, Any] = _parsed(path, text)["facts"]
     return facts
 
 
@@ -80,6 +84,14 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
         found.update(repr((name, str(tensor.dtype), list(tensor.shape))).encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """A checksum shows that the text is as it was written, but not who wrote it."""
+    try:
+        return known.parse(text)
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged: it does not hold what a run writes ({error})") from None
 
 
 def _open(path: Path, *, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -78,6 +78,10 @@ class Rounds:
                 "the checkpoint was made by pagefl 0.1.0, and this version cannot go on from it; start a "
                 "new run"
             )
+        if missing := [name for name in self.facts() if name not in facts]:
+            raise UserError(
+                f"the checkpoint is not a run's: it has no {missing[0]}; restore it, or start a new run"
+            )
         own = {name: value.shape for name, value in self.state().items() if ".replay." not in name}
         if {name: value.shape for name, value in tensors.items() if ".replay." not in name} != own:
             raise UserError(

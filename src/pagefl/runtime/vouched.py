@@ -32,12 +32,12 @@ def _checked(path: Path, claim: Claim) -> bytes:
         raise UserError(
             f"{path} is missing, but the checkpoint counts {size} bytes of it; {way_out(path.parent)}"
         )
+    if (present := path.stat().st_size) < size:
+        raise UserError(
+            f"{path} has {present} bytes, but the checkpoint counts {size}; {way_out(path.parent)}"
+        )
     with path.open("rb") as file:
         content = file.read(size)
-    if len(content) < size:
-        raise UserError(
-            f"{path} has {len(content)} bytes, but the checkpoint counts {size}; {way_out(path.parent)}"
-        )
     if "sha256" in claim and claim != claim_of(content):
         raise UserError(f"{path} is not as it was written: its checksum differs; {way_out(path.parent)}")
     return content
