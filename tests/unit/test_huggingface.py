@@ -5,6 +5,7 @@ helps.
 import importlib
 import io
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -15,8 +16,10 @@ from torch import nn
 
 import pagefl
 from pagefl import FederatedData, Task
+from pagefl.core import memory
 
 datasets = pytest.importorskip("datasets")
+pa = pytest.importorskip("pyarrow")
 from pagefl.data.huggingface import from_disk  # noqa: E402 (needs datasets)
 
 datasets.disable_progress_bars()
@@ -326,6 +329,120 @@ def test_offsets_beyond_the_end_of_a_file_are_not_followed(tmp_path, kind):
     file.write_bytes(file.read_bytes().replace(told.tobytes(), lie.tobytes()))
     with pytest.raises(pagefl.UserError, match="partition_0 is damaged"):
         from_disk(tmp_path)
+
+
+def test_a_compressed_file_is_refused_before_it_grows(tmp_path, monkeypatch):
+    """A thousand equal rows take a few hundred bytes, and 24 kB when they are read."""
+    (file,) = save(tmp_path, partition_0=vectors(0)).rglob("*.arrow")
+    with pa.ipc.open_stream(str(file)) as reader:
+        rows = reader.read_all().slice(0, 1)
+    table = pa.concat_tables([rows] * 1000).combine_chunks()
+    for kind in ("lz4", "zstd"):
+        with pa.ipc.new_stream(
+            str(file), table.schema, options=pa.ipc.IpcWriteOptions(compression=kind)
+        ) as writer:
+            writer.write_table(table)
+        assert file.stat().st_size < table.nbytes / 5
+        with monkeypatch.context() as patch:
+            patch.setattr(datasets, "load_from_disk", lambda *_: pytest.fail("read"))
+            with pytest.raises(
+                pagefl.UserError, match=r"\.arrow is compressed; expected an uncompressed file"
+            ):
+                from_disk(tmp_path)
+    with pa.ipc.new_stream(str(file), table.schema) as writer:
+        writer.write_table(table)
+    assert from_disk(tmp_path).train.sizes.tolist() == [560]
+
+
+def test_a_compressed_dictionary_is_refused(tmp_path):
+    table = vectors(0).data.table.append_column("word", pa.array(["long"] * 10).dictionary_encode())
+    (file,) = save(tmp_path, partition_0=vectors(0)).rglob("*.arrow")
+    with pa.ipc.new_stream(
+        str(file), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as writer:
+        writer.write_table(table)
+    with pytest.raises(pagefl.UserError, match="is compressed"):
+        from_disk(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.arrow", "/dev/zero", "", "..", 7, None])
+def test_names_that_lead_elsewhere_are_not_followed(tmp_path, name, monkeypatch):
+    state = save(tmp_path, partition_0=vectors(0)) / "partition_0" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "_data_files": [{"filename": name}]}))
+    monkeypatch.setattr(datasets, "load_from_disk", lambda *_: pytest.fail("read"))
+    with pytest.raises(pagefl.UserError, match=r"state.json names .*expected the name of a file"):
+        from_disk(tmp_path)
+
+
+def test_splits_that_lead_elsewhere_are_not_followed(tmp_path):
+    save(tmp_path, partition_0=datasets.DatasetDict(train=vectors(0)), elsewhere=vectors(1))
+    (tmp_path / "partition_0" / "dataset_dict.json").write_text('{"splits": ["../elsewhere"]}')
+    with pytest.raises(pagefl.UserError, match=r"dataset_dict.json names '../elsewhere'"):
+        from_disk(tmp_path)
+
+
+def test_images_are_measured_before_they_are_decoded(tmp_path, monkeypatch):
+    """Three images of 48 MB each, in files of a few kilobytes: of five copies of each, 600 MB have room for two."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (4000, 4000)).save(buffer, "PNG", compress_level=9)
+    decoded: list[object] = []
+    monkeypatch.setattr(
+        Image.Image, "convert", lambda image, mode: decoded.append(mode) or Image.new(mode, (1, 1))
+    )
+    monkeypatch.setattr(memory, "available", lambda: 600_000_000)
+    cells = [{"bytes": buffer.getvalue(), "path": None}] * 3
+    table = datasets.Dataset.from_dict(
+        {"img": cells, "label": [0] * 3}, features=datasets.Features(img=datasets.Image(), label=NAMES)
+    )
+    with pytest.raises(
+        pagefl.UserError, match=r"its examples need about 720 MB of memory, and 600 MB are free; use fewer"
+    ):
+        from_disk(save(tmp_path, partition_0=table))
+    assert len(decoded) == 2
+
+
+def test_arrays_are_measured_before_they_are_copied(tmp_path, monkeypatch):
+    """Many references to one file of 2 MB: state.json may name it a hundred times."""
+    features = datasets.Features({"a": datasets.Array2D((250, 1000), "uint8"), "label": NAMES})
+    table = datasets.Dataset.from_dict(
+        {"a": np.zeros((8, 250, 1000), np.uint8), "label": [0, 1] * 4}, features=features
+    )
+    state = save(tmp_path, partition_0=table) / "partition_0" / "state.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({**content, "_data_files": content["_data_files"] * 100}))
+    monkeypatch.setattr(memory, "available", lambda: 150_000_000)
+    with pytest.raises(
+        pagefl.UserError, match=r"its examples need about 200.* MB of memory, and 150 MB are free"
+    ):
+        from_disk(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["numbers", "images"])
+def test_what_a_federation_takes_is_about_what_is_measured(tmp_path, kind):
+    """The most memory that a process had, minus what it had before it read anything."""
+    if kind == "numbers":
+        features = datasets.Features({"a": datasets.Array2D((100, 500), "uint8"), "label": NAMES})
+        table = datasets.Dataset.from_dict(
+            {"a": np.zeros((2000, 100, 500), np.uint8), "label": [0] * 2000}, features=features
+        )
+    else:
+        table = images(0, 2000, size=(100, 170))[1]
+    save(tmp_path, partition_0=table)
+    program = (
+        "import re, sys; from pagefl.data import huggingface as h\n"
+        "def most(): return 1024 * int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
+        "class Room(h.Room):\n"
+        "    def take(self, size): super().take(size); sizes.append(self.size)\n"
+        "sizes, h.Room = [], Room\n"
+        "before = most()\n"
+        "h.from_disk(sys.argv[1])\n"
+        "print((most() - before) / sizes[-1])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert 0.3 < float(done.stdout) < 1.2
 
 
 def test_no_folder(tmp_path):

@@ -14,9 +14,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from pagefl.core import rng
+from pagefl.core import memory, rng
 from pagefl.core.errors import UserError
-from pagefl.core.files import regular_below
 
 from .federated import FederatedData
 from .pairs import Pair, image_bytes
@@ -25,12 +24,15 @@ try:
     import datasets
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from .arrow import check_files
 except ModuleNotFoundError as error:
     raise UserError(f'{error.name} is not installed; `pip install "pagefl[huggingface]"` brings it') from None
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # other Pillow formats start programs, such as Ghostscript
 KINDS = " or ".join([", ".join(FORMATS[:-1]), FORMATS[-1]])
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+COPIES = 4  # of an example: read, split, joined, and reordered for training
 ARRAYS = (
     datasets.List,
     datasets.LargeList,
@@ -39,6 +41,19 @@ ARRAYS = (
     datasets.Array4D,
     datasets.Array5D,
 )
+
+
+class Room:
+    """Adds up the memory that a federation needs. Raises before more is used than there is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.size, self.room = folder, 0, memory.available()
+
+    def take(self, size: int) -> None:
+        self.size += size
+        memory.needs(
+            self.size, f"{self.folder}: its examples", "use fewer partitions, or smaller ones", self.room
+        )
 
 
 def from_disk(
@@ -60,8 +75,9 @@ def from_disk(
     partitions, public = _folders(Path(folder))
     tables = {path: _splits(path) for path in [*partitions, *public]}
     x, y = _columns(partitions[0], tables[partitions[0]]["train"].features, x, y)
+    room = Room(Path(folder))
     pairs = {
-        path: {split: _pair(path, table, x, y) for split, table in splits.items()}
+        path: {split: _pair(path, table, x, y, room) for split, table in splits.items()}
         for path, splits in tables.items()
     }
     every = [table.features for splits in tables.values() for table in splits.values()]
@@ -72,6 +88,10 @@ def from_disk(
     if isinstance(every[0][x], datasets.Image):
         channels = max(len(images[0]) for splits in pairs.values() for images, _ in splits.values())
         for splits in pairs.values():
+            room.take(
+                COPIES
+                * sum((channels - len(images[0])) * images[:, 0].numel() for images, _ in splits.values())
+            )
             splits.update(
                 {
                     split: (images.expand(-1, channels, -1, -1), labels)
@@ -129,10 +149,20 @@ def _folders(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def _splits(path: Path) -> dict[str, datasets.Dataset]:
     try:
-        list(regular_below(path))
+        check_files(path)
         found = datasets.load_from_disk(str(path))
+    except UserError:
+        raise
     # An empty dataset raises an IndexError, which is a LookupError.
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise UserError(
             f"{path} cannot be read ({error}); expected a dataset with examples as save_to_disk leaves it"
         ) from None
@@ -163,7 +193,7 @@ def _columns(path: Path, features: datasets.Features, x: str | None, y: str | No
     return one("x", x, of(datasets.Image) or of(*ARRAYS)), one("y", y, labels)
 
 
-def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
+def _pair(path: Path, table: datasets.Dataset, x: str, y: str, room: Room) -> Pair:
     if not len(table) or not {x, y} <= {*table.features}:
         raise UserError(
             f"{path} has {len(table)} rows of {', '.join(table.features)}; expected one or more of {x} "
@@ -175,15 +205,19 @@ def _pair(path: Path, table: datasets.Dataset, x: str, y: str) -> Pair:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}); get it again") from None
     read = _images if isinstance(table.features[x], datasets.Image) else _numbers
-    return read(f"{path}, column {x!r},", columns[x]), _numbers(f"{path}, column {y!r},", columns[y])
+    return read(f"{path}, column {x!r},", columns[x], room), _numbers(
+        f"{path}, column {y!r},", columns[y], room
+    )
 
 
-def _images(where: str, column: pa.ChunkedArray) -> Tensor:
+def _images(where: str, column: pa.ChunkedArray, room: Room) -> Tensor:
     """Decode images into [n, channels, height, width]."""
     images = []
-    for i, cell in enumerate(column.to_pylist()):
+    for i, cell in enumerate(column):
         try:
-            images.append(_image(cell["bytes"]))
+            images.append(_image(cell.as_py()["bytes"], room))
+        except UserError:
+            raise
         except (*BOMBS, OSError, ValueError, TypeError, SyntaxError) as error:
             raise UserError(
                 f"{where} has in row {i} no image ({error}); expected the bytes of an 8-bit {KINDS}"
@@ -191,7 +225,7 @@ def _images(where: str, column: pa.ChunkedArray) -> Tensor:
     return image_bytes(where, images)
 
 
-def _image(content: bytes) -> Image.Image:
+def _image(content: bytes, room: Room) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
@@ -200,14 +234,17 @@ def _image(content: bytes) -> Image.Image:
             raise ValueError(f"it is no {KINDS}") from None
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"its mode is {image.mode}")
-    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+    mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+    room.take((COPIES + 1) * image.width * image.height * len(mode))  # decoded first, and then copied
+    return image.convert(mode)
 
 
-def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:
+def _numbers(where: str, column: pa.ChunkedArray, room: Room) -> Tensor:
     """Convert a column to a tensor with one dimension per level of nested lists.
 
     Floats become float32, bytes stay bytes, other integers become int64.
     """
+    room.take(column.nbytes)
     values, shape = column.combine_chunks(), [len(column)]
     values = getattr(values, "storage", values)
     while isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
@@ -225,4 +262,5 @@ def _numbers(where: str, column: pa.ChunkedArray) -> Tensor:
         raise UserError(
             f"{where} holds {values.type} with {values.null_count} missing; expected numbers, none missing"
         )
+    room.take(COPIES * len(values) * kind.itemsize)
     return torch.tensor(values.to_numpy(zero_copy_only=False), dtype=kind).view(shape)
