@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import asdict
+from functools import cache
 
 import numpy as np
 import pytest
@@ -22,7 +23,10 @@ CASES = [
     for module in MODULES
     if module != "linear" or not ALGORITHMS[name].needs_body
 ]
-every_case = pytest.mark.parametrize(("name", "module"), CASES)
+# Tests of one case share its reference, and so a worker.
+every_case = pytest.mark.parametrize(
+    ("name", "module"), [pytest.param(*case, marks=pytest.mark.xdist_group("-".join(case))) for case in CASES]
+)
 
 
 def made(name: str) -> Algorithm:
@@ -31,6 +35,11 @@ def made(name: str) -> Algorithm:
 
 def run(name: str, module: str, data_options: dict | None = None, **settings: object) -> Run:
     return pagefl.run(task=task(module, **(data_options or {})), algorithm=made(name), **settings)
+
+
+@cache
+def reference(name: str, module: str) -> Run:
+    return run(name, module)
 
 
 def assert_same_bits(one: Run, other: Run) -> None:
@@ -51,7 +60,7 @@ def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:
 
 @every_case
 def test_same_spec_same_bits(name, module):
-    assert_same_bits(run(name, module), run(name, module))
+    assert_same_bits(reference(name, module), run(name, module))
 
 
 @every_case
@@ -80,10 +89,8 @@ def test_resume_is_exact(name, module, participation, tmp_path):
 
 @every_case
 def test_no_test_label_reaches_training(name, module):
-    """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is
-    not.
-    """
-    clean, noisy = run(name, module), run(name, module, {"flip": True})
+    """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is not."""
+    clean, noisy = reference(name, module), run(name, module, {"flip": True})
     for key, value in trained_part(clean.state).items():
         assert torch.equal(value, noisy.state[key]), key
     assert clean.rounds[-1]["local_loss"] != noisy.rounds[-1]["local_loss"]

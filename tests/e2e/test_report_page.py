@@ -108,13 +108,18 @@ def wait_until(page: Page, condition: Callable[[], bool]) -> None:
     raise AssertionError("the page does not come to look as expected")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 400])
 # A band has two edges and a line; a null is a gap, which makes two pieces of its line.
-@pytest.mark.parametrize(
-    ("runs", "lines"),
-    [(ONE, [3, 5, 1, 2, 2, 4, 4]), (SEVERAL, [6, 10, 2, 4, 4, 8, 8])],
-    ids=["one", "several"],
+LINES_OF_ONE, LINES_OF_SEVERAL = [3, 5, 1, 2, 2, 4, 4], [6, 10, 2, 4, 4, 8, 8]
+
+
+@pytest.mark.parametrize(  # every pair of runs, width and scheme
+    ("runs", "lines", "width", "scheme"),
+    [
+        pytest.param(ONE, LINES_OF_ONE, 1200, "light", id="one-1200-light"),
+        pytest.param(ONE, LINES_OF_ONE, 400, "dark", id="one-400-dark"),
+        pytest.param(SEVERAL, LINES_OF_SEVERAL, 1200, "dark", id="several-1200-dark"),
+        pytest.param(SEVERAL, LINES_OF_SEVERAL, 400, "light", id="several-400-light"),
+    ],
 )
 def test_page_draws_all_charts_without_network_or_complaint(
     browser: Browser,
@@ -205,7 +210,13 @@ def strange_rounds() -> list[dict[str, Any]]:
     columns = [column for column in numbers.RANGES if column != "round"]
     rounds: list[dict[str, Any]] = []
     for number in range(1, len(STRANGE) + 2):
-        record: dict[str, Any] = {"round": number, "agents": {}, "__proto__": {"polluted": 1}, LEAVE: LEAVE}
+        record: dict[str, Any] = {
+            "round": number,
+            "agents": {},
+            "payoffs": {},
+            "__proto__": {"polluted": 1},
+            LEAVE: LEAVE,
+        }
         for place, column in enumerate(columns):
             table, _, name = column.rpartition(".")
             at = 0 if number > len(STRANGE) else (number + place) % len(STRANGE)

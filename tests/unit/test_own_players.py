@@ -127,10 +127,19 @@ def test_code_is_never_taken_from_a_run_directory(own_module, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "checkpoint").unlink()
     (folder / "checkpoint.previous").unlink()
-    for command in (["resume", "."], ["verify", "."], ["report", "."], ["compare", "."]):
-        done = subprocess.run([sys.executable, "-m", "pagefl", *command], capture_output=True, text=True)
-        assert "it ran" not in done.stderr + done.stdout, command
-        assert "Traceback" not in done.stderr
+    program = (  # the folder is on sys.path, as with `python -m pagefl`
+        "import sys; from contextlib import suppress; from pagefl.cli import main\n"
+        "assert sys.path[0] == ''\n"
+        "for command in ('resume', 'verify', 'report', 'compare'):\n"
+        "    sys.argv = ['pagefl', command, '.']\n"
+        "    with suppress(SystemExit): main()\n"
+        "    assert 'evil' not in sys.modules\n"
+        "print('all refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "it ran" not in done.stderr + done.stdout
+    assert "all refused" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

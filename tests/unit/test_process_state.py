@@ -85,3 +85,11 @@ def test_a_run_leaves_flushing_as_it_was(flush):
     torch.set_flush_denormal(flush)
     pagefl.run(task=task(), algorithm="fedavg", rounds=1)
     assert flushes_denormals() == flush
+
+
+@pytest.mark.xdist_group("a group")
+def test_groups_are_kept_together(request):
+    """Otherwise each worker makes again what the tests of a group share, and nothing says so."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or not request.config.option.loadgroup:
+        pytest.skip("only with pytest -n 2 --dist loadgroup")
+    assert request.node.nodeid.endswith("@a group")

@@ -1,6 +1,7 @@
 """Records and checkpoints: nothing a kill, a full disk or an editor does goes unnoticed or loses a round."""
 
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -17,6 +18,7 @@ import pagefl
 from pagefl.runtime import checkpoint
 from pagefl.runtime.directory import RunDirectory
 
+OPTIONS = {"task": {"name": "synthetic", "clients": 6}, "rounds": 40, "epochs": 2}
 SPEC = [
     "--task",
     "synthetic",
@@ -51,29 +53,39 @@ def assert_same_run(one, other) -> None:
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     out = tmp_path_factory.mktemp("straight") / "run"
-    pagefl.run(task={"name": "synthetic", "clients": 6}, rounds=40, epochs=2, out=out)
+    pagefl.run(**OPTIONS, out=out)
     return out
 
 
 @pytest.mark.slow
 def test_killed_at_any_instant(straight, tmp_path):
     """kill -9, again and again, workers and all; then the files are those of the run that was left alone."""
-    out, chance = tmp_path / "run", random.Random(3)
-    words = command("run", *SPEC, "--workers", 2, "--out", out)
-    for _ in range(8):
-        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
-        before = len(rounds_of(out)) if (out / "rounds.jsonl").exists() else 0
-        while process.poll() is None:  # let it come a little further than last time
-            if (out / "rounds.jsonl").exists() and (out / "rounds.jsonl").read_bytes().count(
-                b"\n"
-            ) > before + chance.randrange(4):
-                break
+    out, chance, killed = tmp_path / "run", random.Random(3), 0
+    context = multiprocessing.get_context("fork")  # a new interpreter would take longer to start than to run
+
+    def lines() -> int:
+        return (out / "rounds.jsonl").read_bytes().count(b"\n") if (out / "rounds.jsonl").exists() else 0
+
+    def go_on() -> None:
+        os.setsid()
+        if (out / "spec.toml").exists():
+            pagefl.resume(out)
+        else:
+            pagefl.run(**OPTIONS, workers=2, checkpoint_seconds=0.0, out=out)
+
+    for _ in range(12):
+        process, before, further = context.Process(target=go_on), lines(), chance.randrange(4)
+        process.start()
+        while (
+            process.is_alive() and lines() <= before + further
+        ):  # let it come a little further than last time
             time.sleep(0.002)
         time.sleep(chance.random() * 0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        words = command("resume", out)
-    subprocess.run(words, check=True, capture_output=True)
+        process.kill()
+        process.join()
+        killed += process.exitcode == -signal.SIGKILL
+    assert killed > 4
+    subprocess.run(command("resume", out), check=True, capture_output=True)
     assert_same_run(straight, out)
 
 
@@ -142,11 +154,12 @@ def test_a_second_run_into_one_directory_is_refused(tmp_path):
     try:
         while not (out / "checkpoint").exists():
             time.sleep(0.05)
-        for words in (["run", *SPEC, "--out", out], ["resume", out]):
-            second = subprocess.run(command(*words), capture_output=True, text=True)
-            assert second.returncode == 2
-            assert "in use by another run" in second.stderr or "not empty" in second.stderr
-            assert "Traceback" not in second.stderr
+        for act, words in (
+            (lambda: pagefl.run(**OPTIONS, out=out), "not empty"),
+            (lambda: pagefl.resume(out), "in use by"),
+        ):
+            with pytest.raises(pagefl.UserError, match=words):
+                act()
     finally:
         first.terminate()
         assert first.wait() == 128 + signal.SIGTERM  # a script must not take it for the end

@@ -2,13 +2,12 @@
 date.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from pagefl.cli import catalogue, main
 from pagefl.experiments import describe
 from pagefl.experiments import spec as specs
 
@@ -42,15 +41,20 @@ def test_defaults_and_ranges_are_those_of_the_spec():
     }  # fmt: skip
 
 
-def show(*words: str) -> str:
-    command = [sys.executable, "-m", "pagefl", "show", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"}
-    ).stdout
+@pytest.fixture
+def show(monkeypatch, capsys):
+    def shown(*words: str) -> str:
+        monkeypatch.setattr("sys.argv", ["pagefl", "show", *words])
+        monkeypatch.setattr(catalogue, "console", Console(markup=False, emoji=False, width=200))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        return capsys.readouterr().out
+
+    return shown
 
 
-@pytest.mark.slow
-def test_show_settings():
+def test_show_settings(show):
     assert "fraction of clients that train in each round" in show("settings", "participation")
     everything = show("settings")
     assert all(
@@ -58,7 +62,7 @@ def test_show_settings():
     )
 
 
-def test_show_page_is_about_page():
+def test_show_page_is_about_page(show):
     told = show("page")
     assert "WWW 2024" in told
     assert "Dap-FL" not in told

@@ -4,14 +4,17 @@ Label skew follows Acar et al. (FedDyn, ICLR 2021); shards follow McMahan et al.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from pagefl.core import rng
 from pagefl.core.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Integers = NDArray[np.int64]
 
@@ -108,8 +111,10 @@ def by_user(users: ArrayLike) -> Partition:
     return Partition.of(owners, len(distinct))
 
 
-def summary(partition: Partition, labels: ArrayLike) -> pd.DataFrame:
+def summary(partition: Partition, labels: ArrayLike) -> "pd.DataFrame":
     """One row per client. `effective` is exp(entropy of the labels): the effective number of classes."""
+    import pandas as pd
+
     counts = partition.class_counts(labels)
     shares = counts / partition.sizes[:, None]
     effective = np.exp(-np.sum(shares * np.log(np.where(counts, shares, 1.0)), axis=1))

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from hashlib import sha256
 from io import BufferedWriter
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from pagefl.core.errors import UserError
 
 from . import checkpoint, numbers, vouched
+
+if TYPE_CHECKING:  # half a second, which a run does not need
+    import pandas as pd
 
 Record = dict[str, Any]
 ROUNDS, CLIENTS = FILES = "rounds.jsonl", "clients.jsonl"
@@ -125,19 +126,23 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def history(rounds: list[Record]) -> pd.DataFrame:
+def history(rounds: list[Record]) -> "pd.DataFrame":
+    import pandas as pd
+
     return _numeric(pd.json_normalize(rounds, sep="_"))
 
 
-def by_client(clients: list[Record]) -> pd.DataFrame:
+def by_client(clients: list[Record]) -> "pd.DataFrame":
     """One row per round and client."""
+    import pandas as pd
+
     parts = [pd.DataFrame({"client": range(len(entry["local_accuracy"])), **entry}) for entry in clients]
     if not parts:
         return pd.DataFrame(columns=["client", "round"])
     return _numeric(pd.concat([_numeric(part) for part in parts], ignore_index=True))
 
 
-def _numeric(frame: pd.DataFrame) -> pd.DataFrame:
+def _numeric(frame: "pd.DataFrame") -> "pd.DataFrame":
     """Columns of which nothing is known are NaN, not None."""
     empty = [name for name in frame.columns if frame[name].isna().all()]
     return frame.astype(dict.fromkeys(empty, float))

@@ -4,8 +4,8 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from torch import Tensor, nn
 
 from pagefl.core import summary
@@ -14,6 +14,9 @@ from pagefl.core.layout import Layout
 
 from . import record
 from .settings import Settings
+
+if TYPE_CHECKING:  # see `record`
+    import pandas as pd
 
 Observe = Callable[[record.Record], None]
 
@@ -35,12 +38,12 @@ class Run:
     path: str = ""  # how models were trained, such as "plan" or "rows, since …", if it was run here
 
     @property
-    def history(self) -> pd.DataFrame:
+    def history(self) -> "pd.DataFrame":
         """One row per round."""
         return record.history(self.rounds)
 
     @property
-    def clients(self) -> pd.DataFrame:
+    def clients(self) -> "pd.DataFrame":
         """One row per round and client."""
         return record.by_client(self.client_rounds)
 
