@@ -360,6 +360,17 @@ def test_a_damaged_zip_is_one_sentence(tiny, name):
         TINY_IMAGENET.load(tiny.parent)
 
 
+def test_a_zip_without_its_beginning_is_one_sentence(tiny):
+    """It then points to places before its beginning, for which Python raises an OSError."""
+    path = tiny.parent / "tiny-imagenet-200.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny-imagenet-200/wnids.txt", b"n01")
+    path.write_bytes(path.read_bytes()[10:])
+    tiny.rename(tiny.parent / "elsewhere")
+    with pytest.raises(UserError, match=r"wnids.txt cannot be unpacked \(.*\); get it again"):
+        TINY_IMAGENET.load(tiny.parent)
+
+
 @pytest.mark.parametrize("side", [10_000, 60_000])  # Pillow only warns of the smaller one
 def test_a_bomb_of_a_jpeg_is_one_sentence(tiny, side, recwarn):
     content = jpeg(1)

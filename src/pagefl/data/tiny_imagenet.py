@@ -3,6 +3,7 @@
 Le, Yang: Tiny ImageNet Challenge. 2015.
 """
 
+import errno
 import io
 import os
 import sys
@@ -10,8 +11,9 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -177,7 +179,7 @@ def _reader(source: Path) -> Reader:
     archive = _zip(source)
 
     def get(name: str) -> bytes:
-        try:
+        with _whole(f"{source}: {name} cannot be unpacked"):
             found = archive.getinfo(f"{FOLDER}/{name}")
             if found.compress_type not in PACKED:
                 raise UserError(
@@ -185,8 +187,6 @@ def _reader(source: Path) -> Reader:
                     "get it again"
                 )
             return _content(archive.open(found), source, name)
-        except BROKEN as error:
-            raise UserError(f"{source}: {name} cannot be unpacked ({error}); get it again") from error
 
     return get
 
@@ -197,7 +197,18 @@ def _content(file: IO[bytes], source: Path, name: str) -> bytes:
 
 
 def _zip(source: Path) -> zipfile.ZipFile:
-    try:
+    with _whole(f"{source} is not a zip file or is cut off"):
         return zipfile.ZipFile(source)
-    except BROKEN as error:
-        raise UserError(f"{source} is not a zip file or is cut off ({error}); get it again") from error
+
+
+@contextmanager
+def _whole(problem: str) -> Iterator[None]:
+    """Report what Python raises for a broken zip file as the problem."""
+    try:
+        yield
+    except (*BROKEN, OSError) as error:
+        if (
+            isinstance(error, OSError) and error.errno != errno.EINVAL
+        ):  # EINVAL: the file points before its own beginning
+            raise
+        raise UserError(f"{problem} ({error}); get it again") from error
