@@ -341,6 +341,8 @@ PATHS = {
 CASES = [
     (name, path) for name in ORACLES for path in PATHS if name != "fedrecon" or not path.endswith("linear")
 ]
+# a hundred passes, one batch after the other
+LONG = [("fedala", path) for path in PATHS if not path.endswith("linear")]
 
 
 def fresh(make: Callable[[], nn.Module]) -> nn.Module:
@@ -356,7 +358,10 @@ def expected_state(name: str, make: Callable[[], nn.Module], rounds: Rounds) -> 
 
 
 @pytest.mark.parametrize("rounds", [FULL, PARTIAL], ids=["full", "partial"])
-@pytest.mark.parametrize(("name", "path"), CASES)
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if case in LONG else []) for case in CASES],
+)
 def test_algorithm_is_what_its_paper_says(name, path, rounds):
     kind, make, chunk = PATHS[path]
     model = kind(fresh(make))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federations import SETTINGS
+from federations import QUICK, SETTINGS
 from torch import nn
 
 import pagefl
@@ -78,7 +78,5 @@ def test_a_holdout_leaves_augmentation_in_place():
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "ditto", "fedala", "fedrecon"])
 def test_methods_that_look_at_batches_twice(algorithm):
-    assert torch.equal(
-        run(algorithm=algorithm).state["server.model"],
-        run(algorithm=algorithm, workers=2).state["server.model"],
-    )
+    options = {"algorithm": {"name": algorithm, **QUICK.get(algorithm, {})}}
+    assert torch.equal(run(**options).state["server.model"], run(**options, workers=2).state["server.model"])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federations import Federation, task
+from federations import QUICK, Federation, task
 
 import pagefl
 from pagefl.algorithms import ALGORITHMS
@@ -38,11 +38,10 @@ def test_no_method_holds_a_model_twice(name, expected):
 @pytest.mark.parametrize("count", [1, 2])
 def test_rows_in_a_file_give_the_same_bits(name, count, monkeypatch, tmp_path):
     said: list[str] = []
-    usual = pagefl.run(task=task("mlp"), algorithm=name, workers=count)
+    options = {"algorithm": {"name": name, **QUICK.get(name, {})}, "workers": count}
+    usual = pagefl.run(task=task("mlp"), **options)
     monkeypatch.setattr(workers, "available_memory", lambda: 0)
-    filed = pagefl.run(
-        task=task("mlp"), algorithm=name, workers=count, out=tmp_path / "new" / "run", say=said.append
-    )
+    filed = pagefl.run(task=task("mlp"), **options, out=tmp_path / "new" / "run", say=said.append)
     assert any("rows lie in a file" in sentence for sentence in said)
     assert {key: value.numpy().tobytes() for key, value in usual.state.items()} == {
         key: value.numpy().tobytes() for key, value in filed.state.items()

@@ -41,6 +41,7 @@ def test_what_a_test_changes_is_put_back(name):
     assert seen() == before
 
 
+@pytest.mark.slow
 def test_the_next_test_finds_everything_as_it_was(pytester):
     """With this suite's conftest.py, in a process of its own."""
     shared = Path(__file__).parents[1]

@@ -25,6 +25,7 @@ def test_the_public_names_are_listed():
     assert all(getattr(pagefl, name) is not None for name in names)
 
 
+@pytest.mark.slow
 def test_names_and_submodules_are_there_after_one_import():
     """In a fresh process: here somebody else may have imported them. A run does without pandas, which takes half a second."""
     script = (

@@ -147,6 +147,7 @@ def test_set(assignment, expected):
     assert raw == {"task": "synthetic", **expected}
 
 
+@pytest.mark.slow
 def test_the_program_itself_ends_with_2_and_a_sentence(tmp_path):
     """As a process of its own; test_command_lines.py has many more, within one process."""
     done = subprocess.run(

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from federations import task
+from federations import QUICK, task
 
 import pagefl
 from pagefl.core.clients import ClientHalf
@@ -40,7 +40,7 @@ def dying(work, marker: Path, deaths: int):
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "feddyn"])
 def test_a_piece_whose_worker_died_is_done_again(name, monkeypatch, tmp_path):
-    options = {"algorithm": name, "rounds": 3, "workers": 2, "chunk": 2}
+    options = {"algorithm": {"name": name, **QUICK.get(name, {})}, "rounds": 3, "workers": 2, "chunk": 2}
     straight = pagefl.run(task=task("mlp"), **options)
     monkeypatch.setattr(ClientHalf, "work", dying(ClientHalf.work, tmp_path / "death", 2))
     said: list[str] = []
