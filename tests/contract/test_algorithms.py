@@ -81,7 +81,7 @@ def test_chunks_agree_to_rounding(name, module):
 
 
 @every_case
-@pytest.mark.parametrize("participation", [1.0, 0.4])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_resume_is_exact(name, module, participation, tmp_path):
     options = {"participation": participation, "workers": 1}
     straight = run(name, module, rounds=4, out=tmp_path / "straight", **options)
