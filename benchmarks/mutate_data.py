@@ -2,8 +2,8 @@
 
     python benchmarks/mutate_data.py --zips 3000 --arrows 400
 
-The archives are a Tiny-ImageNet zip and the files of a Hugging Face federation. Every archive is read in a process of its own,
-with a limit of memory and time, because a library written in C may crash.
+The archives are a Tiny-ImageNet zip and the files of a Hugging Face federation. Every archive is read in a
+process of its own, with a limit of memory and time, because a library written in C may crash.
 """
 
 import argparse

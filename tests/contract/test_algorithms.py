@@ -92,7 +92,8 @@ def test_resume_is_exact(name, module, participation, tmp_path):
 
 @every_case
 def test_no_test_label_reaches_training(name, module):
-    """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is not."""
+    """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is
+    not."""
     clean, noisy = reference(name, module), run(name, module, {"flip": True})
     for key, value in trained_part(clean.state).items():
         assert torch.equal(value, noisy.state[key]), key

@@ -66,7 +66,8 @@ def assert_same(folder: Path, spec) -> None:
 
 
 def test_nodes_and_intruders(tmp_path):
-    """PAGE's players on SCAFFOLD's rule, with TLS and authentication: the simulation's result, and strangers are refused."""
+    """PAGE's players on SCAFFOLD's rule, with TLS and authentication: the simulation's result, and
+    strangers are refused."""
     spec = spec_of("scaffold", "page", clients=3, rounds=3)
     with started(spec, tmp_path / "run") as local:
         intrude(local, tmp_path)

@@ -189,7 +189,8 @@ def test_a_report_on_strange_records_is_safe_or_one_sentence(line, name, foreign
     assert "http-equiv=refresh" not in shown
 
 
-# --- records and checkpoints with sound checksums that somebody has made up ------------------------------------------------
+# --- records and checkpoints with sound checksums that somebody has made up
+# ------------------------------------------------
 
 
 def forge(

@@ -382,7 +382,8 @@ def test_splits_that_lead_elsewhere_are_not_followed(tmp_path):
 
 
 def test_images_are_measured_before_they_are_decoded(tmp_path, monkeypatch):
-    """Three images of 48 MB each, in files of a few kilobytes: of five copies of each, 600 MB have room for two."""
+    """Three images of 48 MB each, in files of a few kilobytes: of five copies of each, 600 MB have room for
+    two."""
     buffer = io.BytesIO()
     Image.new("RGB", (4000, 4000)).save(buffer, "PNG", compress_level=9)
     decoded: list[object] = []

@@ -153,7 +153,8 @@ def verify(
     figure = certificate.write(directory, result)
     show_result(result, certificate.table(result), json)
     err.print(
-        f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; figure: {figure}"
+        f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; "
+        f"figure: {figure}"
     )
 
 

@@ -16,7 +16,8 @@ LARGEST = 10**8  # bytes of a JSON file
 
 
 def check_files(folder: Path) -> None:
-    """Raise if a file is not regular, if a name leads out of the folder, or if a file would grow when it is read."""
+    """Raise if a file is not regular, if a name leads out of the folder, or if a file would grow when it is
+    read."""
     for path, facts in list(regular_below(folder)):
         if path.suffix == ".json":
             if facts.st_size > LARGEST:

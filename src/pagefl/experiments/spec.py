@@ -200,7 +200,8 @@ def parse(content: bytes, where: str) -> Raw:
         level = [entry for entry in entries if isinstance(entry, dict | list)]
     if level:
         raise UserError(
-            f"{where}: tables and lists are nested more than {DEEPEST} levels deep; expected tables of settings"
+            f"{where}: tables and lists are nested more than {DEEPEST} levels deep; "
+            "expected tables of settings"
         )
     return raw
 

@@ -19,7 +19,8 @@ class Claim(BaseModel, strict=True):
 
 
 class Facts(BaseModel, strict=True):
-    """A node's checkpoint has only `round`, a stage has no `records`, and version 0.1.0 had `sizes` instead."""
+    """A node's checkpoint has only `round`, a stage has no `records`, and version 0.1.0 had `sizes`
+    instead."""
 
     round: Count
     payoffs: dict[Literal["server", "clients"], float] = {}

@@ -35,7 +35,8 @@ class Records:
         self.sizes = {directory / name: len(content) for name, content in before.items()} if directory else {}
 
     def open(self) -> None:
-        """Open the files to append to them. What the checkpoint does not cover is cut off, and written again later."""
+        """Open the files to append to them. What the checkpoint does not cover is cut off, and written
+        again later."""
         for path, size in self.sizes.items():
             path.touch()
             os.truncate(path, size)
