@@ -424,11 +424,11 @@ def test_what_a_federation_takes_is_about_what_is_measured(tmp_path, kind):
     """The most memory that a process had, minus what it had before it read anything."""
     if kind == "numbers":
         features = datasets.Features({"a": datasets.Array2D((100, 500), "uint8"), "label": NAMES})
-        table = datasets.Dataset.from_dict(
-            {"a": np.zeros((2000, 100, 500), np.uint8), "label": [0] * 2000}, features=features
-        )
+        table = datasets.Dataset.from_dict({"a": np.zeros((1000, 100, 500), np.uint8), "label": [0] * 1000}, features=features)
     else:
-        table = images(0, 2000, size=(100, 170))[1]
+        cells = [{"bytes": encoded("PNG", 200), "path": None}] * 400
+        features = datasets.Features(img=datasets.Image(), label=NAMES)
+        table = datasets.Dataset.from_dict({"img": cells, "label": [0] * 400}, features=features)
     save(tmp_path, partition_0=table)
     program = (
         "import re, sys; from pagefl.data import huggingface as h\n"
