@@ -227,7 +227,10 @@ def test_damage_at_random():
     """The whole number: python benchmarks/damage.py --records 500 --checkpoints 500."""
     program = Path(__file__).parents[2] / "benchmarks" / "damage.py"
     done = subprocess.run(
-        [sys.executable, program, "--records", "20", "--checkpoints", "20"], capture_output=True, text=True, check=False
+        [sys.executable, program, "--records", "20", "--checkpoints", "20"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 tracebacks, 0 silently wrong, 0 lost bytes" in done.stdout

@@ -382,7 +382,7 @@ def test_splits_that_lead_elsewhere_are_not_followed(tmp_path):
 
 
 def test_images_are_measured_before_they_are_decoded(tmp_path, monkeypatch):
-    """Three images of 48 MB each, in files of a few kilobytes: of five copies of each, 600 MB have room for
+    """Three images of 48 MB each, in files of a few kilobytes: of six copies of each, 600 MB have room for
     two."""
     buffer = io.BytesIO()
     Image.new("RGB", (4000, 4000)).save(buffer, "PNG", compress_level=9)
@@ -396,7 +396,7 @@ def test_images_are_measured_before_they_are_decoded(tmp_path, monkeypatch):
         {"img": cells, "label": [0] * 3}, features=datasets.Features(img=datasets.Image(), label=NAMES)
     )
     with pytest.raises(
-        pagefl.UserError, match=r"its examples need about 720 MB of memory, and 600 MB are free; use fewer"
+        pagefl.UserError, match=r"its examples need about 864 MB of memory, and 600 MB are free; use fewer"
     ):
         from_disk(save(tmp_path, partition_0=table))
     assert len(decoded) == 2
@@ -424,7 +424,9 @@ def test_what_a_federation_takes_is_about_what_is_measured(tmp_path, kind):
     """The most memory that a process had, minus what it had before it read anything."""
     if kind == "numbers":
         features = datasets.Features({"a": datasets.Array2D((100, 500), "uint8"), "label": NAMES})
-        table = datasets.Dataset.from_dict({"a": np.zeros((1000, 100, 500), np.uint8), "label": [0] * 1000}, features=features)
+        table = datasets.Dataset.from_dict(
+            {"a": np.zeros((1000, 100, 500), np.uint8), "label": [0] * 1000}, features=features
+        )
     else:
         cells = [{"bytes": encoded("PNG", 200), "path": None}] * 400
         features = datasets.Features(img=datasets.Image(), label=NAMES)

@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # other Pillow formats start programs, such as Ghostscript
 KINDS = " or ".join([", ".join(FORMATS[:-1]), FORMATS[-1]])
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-COPIES = 4  # of an example: read, split, joined, and reordered for training
+COPIES = 5  # of an example: as a tensor, split, joined, reordered for training, and one to spare
 ARRAYS = (
     datasets.List,
     datasets.LargeList,
