@@ -434,7 +434,8 @@ def test_what_a_federation_takes_is_about_what_is_measured(tmp_path, kind):
     save(tmp_path, partition_0=table)
     program = (
         "import re, sys; from pagefl.data import huggingface as h\n"
-        "def most(): return 1024 * int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])\n"
+        "status = '/proc/self/status'\n"
+        "def most(): return 1024 * int(re.search(r'VmHWM:\\s+(\\d+) kB', open(status).read())[1])\n"
         "class Room(h.Room):\n"
         "    def take(self, size): super().take(size); sizes.append(self.size)\n"
         "sizes, h.Room = [], Room\n"
