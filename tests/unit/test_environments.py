@@ -26,6 +26,7 @@ from pagefl.runtime.simulation import one_numeric_mode, simulate
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "train_one_side.py"
 RANGES = Ranges(0.01, 1.0, 4)
 RANDOM = {"name": "random", "lr_min": 0.01, "lr_max": 1.0, "epochs_max": 4}
+REWARDED = {"stop": "equilibrium"}  # then there are rewards though nobody learns
 SEED, ROUNDS, CLIENTS = 3, 4, 5
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of PettingZoo's taste in names and shapes
@@ -95,7 +96,7 @@ def test_constant_actions_are_a_run_with_those_settings(algorithm):
     data = {"module": "mlp", "sizes": (20,) * CLIENTS}
     move = np.float32([0.4, -0.3])
     settings = {"lr": float(RANGES.lr(move[:1].astype(float))[0]), "epochs": int(RANGES.epochs(move[1:])[0])}
-    run = pagefl.run(task=task(**data), algorithm=algorithm, rounds=ROUNDS, seed=SEED, **settings)
+    run = pagefl.run(task=task(**data), algorithm=algorithm, rounds=ROUNDS, seed=SEED, **REWARDED, **settings)
     env = FederatedAEC(maker(algorithm, data=data, **settings), RANGES, SEED)
     moves = {**dict.fromkeys(env.possible_agents, move), SERVER: np.zeros(CLIENTS, np.float32)}
     for _ in range(2):
@@ -111,7 +112,9 @@ def test_constant_actions_are_a_run_with_those_settings(algorithm):
 @pytest.mark.parametrize("view", [FederatedAEC, FederatedParallel])
 def test_random_actions_are_a_run_of_random_players(view, participation):
     env = view(maker(participation=participation), RANGES, SEED)
-    run = pagefl.run(task=task(), players=RANDOM, rounds=ROUNDS, seed=SEED, participation=participation)
+    run = pagefl.run(
+        task=task(), players=RANDOM, rounds=ROUNDS, seed=SEED, participation=participation, **REWARDED
+    )
     env.reset()
     if view is FederatedAEC:
         paid = play(env, random_moves)

@@ -112,7 +112,10 @@ def test_holdout_is_not_trained_on(algorithm, module):
 
     made = ALGORITHMS[algorithm](**QUICK.get(algorithm, {}))
     with_holdout, without = (
-        [pagefl.run(task=own, algorithm=made, holdout=share, seed=0) for own in (clean, poisoned)]
+        [
+            pagefl.run(task=own, algorithm=made, holdout=share, seed=0, stop="equilibrium")
+            for own in (clean, poisoned)
+        ]
         for share in (0.3, 0.0)
     )
     for key, value in with_holdout[0].state.items():

@@ -22,7 +22,7 @@ def test_numbers_are_all_but_the_round():
 def test_tensorboard_has_every_round(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board = TensorBoard(tmp_path / "board", "rounds = 3")
-    run = pagefl.run(task=task(), algorithm="fedavg", observe=board.observe, workers=2)
+    run = pagefl.run(task=task(), players="page", observe=board.observe, workers=2)
     board.close()
     events = accumulator.EventAccumulator(str(tmp_path / "board")).Reload()
     found = [(event.step, event.value) for event in events.Scalars("global_accuracy")]

@@ -118,7 +118,8 @@ class Follower:
                 )
 
     def state(self) -> State:
-        known = {KNOWN + name: torch.from_numpy(values) for name, values in self.known.items()}
+        told = {name: values for name, values in self.known.items() if not np.isnan(values).all()}
+        known = {KNOWN + name: torch.from_numpy(values) for name, values in told.items()}
         return {
             **self.half.state(),
             **{AGENT + name: value for name, value in self.policy.tensors.items()},
@@ -132,5 +133,5 @@ class Follower:
         )
         # a client that the checkpoint does not know keeps what it has told since
         for name, values in self.known.items():
-            found = tensors[KNOWN + name].numpy()
-            np.copyto(values, found, where=~np.isnan(tensors[KNOWN + SIZE].numpy()))
+            if (found := tensors.get(KNOWN + name)) is not None:
+                np.copyto(values, found.numpy(), where=~np.isnan(tensors[KNOWN + SIZE].numpy()))

@@ -82,7 +82,7 @@ class Progress:
             self.say(line)
 
     def _line(self, record: Record) -> str:
-        if record["global_accuracy"] is not None or not self.judged:
+        if record.get("judged", True) or not self.judged:
             self.judged = record
         (then, first), (now, last) = self.looks[0], self.looks[-1]
         pace = (now - then) / max(last - first, 1)

@@ -33,7 +33,7 @@ def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path, say: Say
 
     Checkpoints of version 0.1.0 record neither.
     """
-    if facts.get("rows", 1) != now["rows"]:
+    if "spec" in facts and facts.get("rows", 1) != now["rows"]:
         raise UserError(
             f"{spec.parent}: the checkpoint holds models in the order of another version of pagefl; "
             "start a new run"
