@@ -25,7 +25,14 @@ CASES = [
 ]
 # Tests of one case share its reference, and so a worker.
 every_case = pytest.mark.parametrize(
-    ("name", "module"), [pytest.param(*case, marks=pytest.mark.xdist_group("-".join(case))) for case in CASES]
+    ("name", "module"),
+    [
+        pytest.param(
+            *case,
+            marks=[pytest.mark.xdist_group("-".join(case)), *[pytest.mark.slow] * (case[1] == "mlp")],
+        )
+        for case in CASES
+    ],
 )
 
 

@@ -161,7 +161,7 @@ LONG = ("fedala", "fedrecon")  # they train for seconds
 @pytest.mark.parametrize(
     ("algorithm", "players"),
     [
-        pytest.param(*pair, marks=[pytest.mark.slow] if pair[0] in LONG else [])
+        pytest.param(*pair, marks=[pytest.mark.slow] if pair[0] in LONG or pair[1] == "fixed" else [])
         for pair in dict.fromkeys(PAIRS)
     ],
 )
@@ -293,6 +293,7 @@ def without_client_2(tmp_path_factory):
     return rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIES)
 def test_a_number_that_cannot_be_true_is_refused_by_name(name, without_client_2, tmp_path):
     """The records are those of a federation in which this client's uploads are refused."""
@@ -381,6 +382,7 @@ def test_a_node_that_answers_with_an_error_is_quarantined_with_what_it_said(reas
     assert said[0] == f"round 1: client 1 is quarantined: it answers with an error: {told}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [float("nan"), float("inf"), 1e300, 1e18, -5.0, 0.0, 7.5])
 def test_a_client_that_lies_about_its_size_is_turned_away(size, tmp_path, monkeypatch):
     said, honest = [], Node._told
