@@ -122,3 +122,13 @@ def looks(halves, of, settings, size: int) -> int:
 def test_an_equilibrium_needs_every_round():
     with pytest.raises(UserError, match="judge_every = 5: a run that stops at an equilibrium"):
         pagefl.run(task=task(), rounds=9, stop="equilibrium", judge_every=5)
+
+
+def test_a_report_draws_the_rounds_that_were_judged():
+    from pagefl.report import html
+    from pagefl.runtime import numbers
+
+    run = pagefl.run(task=task(), rounds=9, judge_every=2)
+    drawn = html._columns(numbers.of_rounds(run.rounds, "run"), most=100)
+    assert drawn["round"] == [2, 4, 6, 8, 9]
+    assert None not in drawn["global_accuracy"]

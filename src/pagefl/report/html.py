@@ -189,8 +189,13 @@ def _drawn(chart: dict[str, Any], rounds: list[Numbers]) -> bool:
 
 
 def _columns(rounds: list[Numbers], most: int) -> dict[str, list[float | None]]:
-    """The columns that charts draw, with five digits. Long runs are thinned to about `most` rounds."""
+    """The columns that charts draw, with five digits. Long runs are thinned to about `most` rounds.
+
+    Of a run whose accuracies were measured in some rounds only, these are drawn.
+    """
     lines = [line for chart in CHARTS for line in chart["lines"]]
+    judged = [record for record in rounds if record["global_accuracy"] is not None]
+    rounds = judged if 0 < 2 * len(judged) <= len(rounds) + 1 else rounds
     kept = rounds[: -1 : max(1, ceil(len(rounds) / most))] + rounds[-1:]
     names = {"round", *(line["column"] for line in lines), *(line["band"] for line in lines if line["band"])}
     return {name: [_short(record[name]) for record in kept] for name in sorted(names)}

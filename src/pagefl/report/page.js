@@ -13,7 +13,7 @@ function traces(c, r, l) {
   const run = runs[r], {column, label, hue, style, band, right} = charts[c].lines[l];
   const color = colours[(several ? run.group : hue) % colours.length], dash = several ? Object.keys(dashes)[l] : style;
   const name = several ? `${run.name}: ${label}` : label;
-  const shared = {x: run[charts[c].x], customdata: run.round, connectgaps: true, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} ${l}`)};
+  const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} ${l}`)};
   const mode = run.round.length > 2 ? "lines" : "lines+markers";  // markers show runs that are too short for a line
   const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
     meta: plain(short(name)), hovertemplate: charts[c].x === "round" ? "%{y:.4g}<extra>%{meta}</extra>"
