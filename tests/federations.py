@@ -11,7 +11,8 @@ from pagefl.core.algorithm import State
 from pagefl.core.clients import ClientHalf, Trained
 from pagefl.core.examples import Splits
 from pagefl.core.server import ServerHalf
-from pagefl.core.training.model import Model
+from pagefl.core.training.linear import LinearModel
+from pagefl.core.training.model import Model, RowModel, StackedModel
 from pagefl.core.training.plan.model import PlanModel
 from pagefl.core.training.stack import Training
 from pagefl.runtime.settings import Settings
@@ -70,6 +71,16 @@ def planned(module: nn.Module) -> PlanModel:
     )
 
 
+# every way in which a model is trained, with a module that fits it
+PATHS = [
+    (LinearModel, linear),
+    (StackedModel, linear),
+    (RowModel, linear),
+    (StackedModel, mlp),
+    (RowModel, mlp),
+    (planned, net),
+    (RowModel, net),
+]
 MODULES: dict[str, Callable[[], nn.Module]] = {"linear": linear, "mlp": mlp, "net": net}
 SETTINGS = {
     "rounds": 3,

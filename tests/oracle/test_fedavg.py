@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from federations import SETTINGS, Federation, data, linear, mlp, net, planned
+from federations import PATHS, SETTINGS, Federation, data, linear, mlp, net, planned
 from torch import nn
 
 import pagefl
@@ -16,21 +16,12 @@ from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core import rng
 from pagefl.core.layout import Layout
 from pagefl.core.training.batches import draw
-from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import Model, RowModel, StackedModel
 from pagefl.core.training.stack import Training
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 
 SEED = 5
-PATHS = [
-    (LinearModel, linear),
-    (StackedModel, linear),
-    (RowModel, linear),
-    (StackedModel, mlp),
-    (RowModel, mlp),
-]
-PATHS += [(planned, net), (RowModel, net)]
 
 
 class Plan(NamedTuple):

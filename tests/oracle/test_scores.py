@@ -2,22 +2,12 @@
 
 import pytest
 import torch
-from federations import data, linear, mlp, net, planned
+from federations import PATHS, data
 from torch import nn
 
 from pagefl.core.evaluate import BLOCK
 from pagefl.core.examples import Examples
 from pagefl.core.training.linear import LinearModel
-from pagefl.core.training.model import RowModel, StackedModel
-
-PATHS = [
-    (LinearModel, linear),
-    (StackedModel, linear),
-    (RowModel, linear),
-    (StackedModel, mlp),
-    (RowModel, mlp),
-]
-PATHS += [(planned, net), (RowModel, net)]
 
 
 def expected(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from federations import CLASSES, FEATURES, client, linear, mlp, net, planned
+from federations import CLASSES, FEATURES, PATHS, client, linear
 from torch.func import functional_call
 
 from pagefl import UserError
@@ -13,7 +13,6 @@ from pagefl.core.examples import Examples
 from pagefl.core.layout import Layout
 from pagefl.core.training.batches import draw
 from pagefl.core.training.linear import LinearModel
-from pagefl.core.training.model import RowModel, StackedModel
 from pagefl.core.training.options import Options
 from pagefl.core.training.stack import Stack, Training
 
@@ -21,14 +20,6 @@ SEED, SIZES, N = 3, (5, 11, 8), 3
 LR, EPOCHS = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([2, 1, 3])
 TRAINING = Training(SEED, 0.1, batch_size=4, weight_decay=0.02, clip=0.7)
 EXAMPLES = Examples.of([client(size, i) for i, size in enumerate(SIZES)])
-PATHS = [
-    (LinearModel, linear),
-    (StackedModel, linear),
-    (RowModel, linear),
-    (StackedModel, mlp),
-    (RowModel, mlp),
-]
-PATHS += [(planned, net), (RowModel, net)]
 
 
 def noise(name: str, *shape: int) -> torch.Tensor:
