@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from pagefl.core.algorithm import Algorithm
+from pagefl.algorithms.fedavg import FedAvg
 from pagefl.core.arrays import Floats
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
@@ -69,7 +69,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
                 plain.append(plain_round(model, task.data, settings))
         since = now()
 
-    play(task, Algorithm(), settings, observe=observe)
+    play(task, FedAvg(), settings, observe=observe)
     seen = watch.stop()
     del ours[:WARM]
     with one_numeric_mode():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import checks
 from .algorithm import Algorithm, Facts, State
-from .arrays import Floats, Integers
+from .arrays import Floats, Integers, finite
 from .errors import UserError
 from .evaluate import Scores
 from .examples import ClientData, Examples
@@ -163,7 +163,7 @@ class ClientHalf:
         )
         # an upload is often the personal model
         distinct = {id(rows): rows for rows in named(outcome).values()}.values()
-        good = torch.stack([_finite(rows) for rows in distinct]).all(0)
+        good = torch.stack([finite(rows) for rows in distinct]).all(0)
         chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
         ids = ids[good.cpu()]
         self.storage.put(ids, chosen, outcome)
@@ -272,9 +272,3 @@ def unknown(count: int) -> Scores:
 def join(parts: Sequence[object], order: Integers | None = None) -> Scores:
     loss, accuracy = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Scores(loss, accuracy) if order is None else Scores(loss[order], accuracy[order])
-
-
-def _finite(rows: Tensor) -> Tensor:
-    """[n]. A finite sum, which takes one pass, has finite parts. Otherwise every element is looked at."""
-    finite = rows.sum(1).isfinite()
-    return finite if bool(finite.all()) else rows.isfinite().all(1)

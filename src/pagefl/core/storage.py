@@ -44,7 +44,9 @@ class Storage:
         for name, rows in made.items():
             home = self.rows[name]
             earlier = written.setdefault(id(home), rows)
-            if earlier is rows:
+            if earlier is rows and len(ids) == 1:  # a large row: no index is looked up for each number
+                home[int(ids)].copy_(rows[chosen][0])
+            elif earlier is rows:
                 home[ids] = rows[chosen]
             elif not torch.equal(earlier[chosen], rows[chosen]):
                 raise UserError(

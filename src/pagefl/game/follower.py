@@ -9,7 +9,7 @@ import torch
 from pagefl.agents.ddpg import Losses
 from pagefl.core import rng
 from pagefl.core.algorithm import State
-from pagefl.core.arrays import Floats, Integers
+from pagefl.core.arrays import Floats, Integers, finite
 from pagefl.core.errors import UserError
 from pagefl.core.server import ServerHalf
 
@@ -111,7 +111,7 @@ class Follower:
     def _check_shared(self, round: int) -> None:
         """A round later, it would be blamed on the clients."""
         for name, value in self.half.shared.items():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
+            if value.is_floating_point() and not bool(finite(value.reshape(1, -1))):
                 algorithm = type(self.half.algorithm).__name__
                 raise UserError(
                     f"round {round}: `aggregate` of {algorithm} made `{name}` not finite, from finite uploads"

@@ -27,7 +27,7 @@ from .run import Observe, Run
 from .settings import Settings
 from .simulation import Simulation, one_numeric_mode, simulate
 from .task import Task
-from .workers import memory_errors_named
+from .workers import kept_memory, memory_errors_named
 
 
 def play(
@@ -40,7 +40,7 @@ def play(
     say: Say = lambda message: None,
 ) -> Run:
     """Run to the last round, from the checkpoint in the directory if there is one."""
-    with one_numeric_mode(), memory_errors_named():
+    with one_numeric_mode(), kept_memory(), memory_errors_named():
         simulation = simulate(task, algorithm, settings, say, directory.path if directory else None)
         game = Game(*simulation.game(players or Players()))
         make_module = partial(task.fresh_module, settings.seed)
