@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
+from numba.np.arrayobj import populate_array
 
 LANES = 8
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
@@ -72,6 +73,32 @@ def load(typing, array, at):
         return builder.load(_address(context, builder, signature.args[0], *args), align=4)
 
     return lanes(array, types.intp), code
+
+
+@intrinsic
+def cut(typing, array, start, end):
+    """A flat array's numbers from start to end, which must lie in it.
+
+    Of a slice numba compiles much more: steps, and ends that are negative or beyond the array.
+    """
+
+    def code(context, builder, signature, args):
+        kind, (whole, start, end) = signature.return_type, args
+        make = context.make_array(kind)
+        old, new = make(context, builder, whole), make(context, builder)
+        count = builder.sub(end, start)
+        step = cgutils.unpack_tuple(builder, old.strides)[0]
+        populate_array(
+            new,
+            data=builder.gep(old.data, [start]),
+            shape=[count],
+            strides=[step],
+            itemsize=old.itemsize,
+            meminfo=None,
+        )
+        return new._getvalue()
+
+    return array(array, types.intp, types.intp), code
 
 
 @intrinsic

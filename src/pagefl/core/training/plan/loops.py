@@ -1,14 +1,18 @@
 """Local SGD and evaluation as loops over a plan's table. Compiled by numba; see `operations`."""
 
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from pagefl.core import rng
 from pagefl.core.rng import splitmix
 
-from ..simd import LANES, load, plus, same, times_plus, total
+from ..simd import LANES, cut, load, plus, same, times_plus, total
 from .blas import part
 from .operations import LINES, interpret, out_size
 
@@ -54,10 +58,10 @@ def enter(entry, x, who, centre, scale, arena):
         expand(entry, x, who, centre, scale, arena)
         return
     n, channels = len(who), entry.inputs
-    to = arena[entry.x : entry.x + n * channels * entry.height * entry.width]
+    to = cut(arena, entry.x, entry.x + n * channels * entry.height * entry.width)
     for p in range(entry.height * entry.width):
         for i in range(n):
-            o = to[(p * n + i) * channels : (p * n + i + 1) * channels]
+            o = cut(to, (p * n + i) * channels, (p * n + i + 1) * channels)
             for c in range(channels):
                 o[c] = (np.float32(x[who[i], c, p]) - centre[c]) * scale[c]
 
@@ -71,8 +75,8 @@ def expand(entry, x, who, centre, scale, arena):
     n, channels, k, stride, pad = len(who), entry.inputs, entry.kernel_w, entry.stride_w, entry.pad_w
     _, wide = out_size(entry)
     m, columns = wide * n, (entry.width + 2 * pad + stride - 1) // stride
-    lines = arena[entry.x : entry.x + (entry.height + 2 * entry.pad_h) * k * channels * m]
-    line = arena[entry.scratch : entry.scratch + stride * columns * n]
+    lines = cut(arena, entry.x, entry.x + (entry.height + 2 * entry.pad_h) * k * channels * m)
+    line = cut(arena, entry.scratch, entry.scratch + stride * columns * n)
     line[:] = np.float32(0)
     lines[: entry.pad_h * k * channels * m] = np.float32(0)
     lines[(entry.height + entry.pad_h) * k * channels * m :] = np.float32(0)
@@ -153,7 +157,7 @@ def move(row, gradient, ranges, steps, factor, velocity):
 
 @part
 def step(row, gradient, steps, velocity, everywhere):
-    """`everywhere`: columns without a gradient move too. Otherwise they only decay, once at the end."""
+    """`everywhere`: columns without a gradient move too. Otherwise they have decayed already."""
     if everywhere:
         pull(row, gradient, steps.live, steps, False)
         pull(row, gradient, steps.dead, steps, True)
@@ -172,7 +176,7 @@ def step(row, gradient, steps, velocity, everywhere):
 def evaluate(logits, classes, labels, first, losses, hits):
     """Loss and hit of each example of a batch."""
     for i in range(len(labels)):
-        v, own = logits[i * classes : (i + 1) * classes], labels[i]
+        v, own = cut(logits, i * classes, (i + 1) * classes), labels[i]
         top, best = v[0], 0
         for c in range(1, classes):
             if not (v[c] <= top or top != top):
@@ -184,42 +188,49 @@ def evaluate(logits, classes, labels, first, losses, hits):
         hits[first + i] = 1.0 if best == own else 0.0
 
 
-@njit(cache=True, error_model="numpy")
-def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, steps, seed, losses, hits):
-    """Batch after batch: train the row in place, differentiate it, or evaluate it.
-
-    All three are one function, for numba compiles each function with everything that it calls.
-    """
-    everywhere = len(steps.anchor) > 0 or len(steps.shift) > 0 or len(velocity) > 0
-    labels = np.empty(positions.shape[1], np.int64)
-    seen = 0
-    for t in range(len(counts)):
-        who = positions[t, : counts[t]]
-        for i in range(len(who)):
-            labels[i] = y[who[i]]
-        enter(plan.entry, x, who, plan.centre, plan.scale, arena)
-        for _ in range(steps.repeats):
-            seed, bits = splitmix(seed)
-            interpret(plan.rows, arena, row, gradient, len(who), labels, steps.offset, bits)
-            if mode == TRAIN:
-                step(row, gradient, steps, velocity, everywhere)
-        if mode == EVALUATE:
-            evaluate(arena[plan.logits :], plan.classes, labels[: len(who)], seen, losses, hits)
-        seen += len(who)
-        if mode == TRAIN and steps.anchor_rate != 0:
-            for j in range(len(row)):
-                steps.anchor[j] += steps.anchor_rate * (row[j] - steps.anchor[j])
-    if mode == TRAIN:
-        settle(row, gradient, steps, len(counts) * steps.repeats, everywhere)
+def sources() -> list[Path]:
+    """The files whose functions are compiled into `run`."""
+    here = Path(__file__).parent
+    return [*sorted(here.glob("*.py")), here.parent / "simd.py", Path(rng.__file__)]
 
 
-@part
-def settle(row, gradient, steps, done, everywhere):
-    """Columns that never get a gradient: decay them for all steps at once, or clear what pulled at them."""
-    keep = np.float32((1.0 - np.float64(steps.lr) * np.float64(steps.weight_decay)) ** done)
-    for r in range(len(steps.dead)):
-        for j in range(steps.dead[r, 0], steps.dead[r, 1]):
-            if everywhere:
-                gradient[j] = np.float32(0)
-            else:
-                row[j] *= keep
+def digest(files: Iterable[Path]) -> str:
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def entry(version: str) -> Any:
+    """numba's cache knows the date of this file alone, but also what a function encloses: code of other
+    sources is not taken for this one's."""
+
+    @njit(cache=True, error_model="numpy")
+    def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, steps, seed, losses, hits):
+        """Batch after batch: train the row in place, differentiate it, or evaluate it.
+
+        All three are one function, for numba compiles each function with everything that it calls.
+        """
+        version  # noqa: B018 (so that it is enclosed)
+        everywhere = len(steps.anchor) > 0 or len(steps.shift) > 0 or len(velocity) > 0
+        labels = np.empty(positions.shape[1], np.int64)
+        seen = 0
+        for t in range(len(counts)):
+            who = positions[t, : counts[t]]
+            for i in range(len(who)):
+                labels[i] = y[who[i]]
+            enter(plan.entry, x, who, plan.centre, plan.scale, arena)
+            for _ in range(steps.repeats):
+                seed, bits = splitmix(seed)
+                interpret(plan.rows, arena, row, gradient, len(who), labels, steps.offset, bits)
+                if mode == TRAIN:
+                    step(row, gradient, steps, velocity, everywhere)
+            if mode == EVALUATE:
+                logits = cut(arena, plan.logits, len(arena))
+                evaluate(logits, plan.classes, cut(labels, 0, len(who)), seen, losses, hits)
+            seen += len(who)
+            if mode == TRAIN and steps.anchor_rate != 0:
+                for j in range(len(row)):
+                    steps.anchor[j] += steps.anchor_rate * (row[j] - steps.anchor[j])
+
+    return run
+
+
+run = entry(digest(sources()))

@@ -21,7 +21,7 @@ from ..descent import Batch, Descended, Descent
 from ..model import Model, only
 from . import blas, loops
 from .loops import Plan, Steps
-from .table import Table, rest, within
+from .table import Ranges, Table, rest, within
 from .trace import Trace, Unplanned, trace
 
 EVALUATED = 32  # examples at a time
@@ -112,9 +112,13 @@ class PlanModel(Model):
         table, columns = self._table(size, training=True), options.columns or slice(0, self.layout.width)
         live, dead = within(table.live, columns), rest(table.live, columns)
         plan, arena = self._plan(table, options.columns), self._arena(table)
-        fresh = rows.clone()
+        fresh = torch.empty_like(rows)
         anchor = None if options.anchor is None else options.anchor.clone()
+        everywhere = anchor is not None or options.shift is not None or descent.momentum != 0
         for i in range(len(rows)):
+            count = int(descent.batches.steps[i]) * options.repeats
+            keep = (1 - float(np.float32(descent.lr[i])) * float(np.float32(descent.weight_decay))) ** count
+            _decayed(rows[i], NO_COLUMNS if everywhere else dead, keep, fresh[i])
             steps = Steps(
                 lr=np.float32(descent.lr[i]),
                 weight_decay=np.float32(descent.weight_decay),
@@ -134,6 +138,8 @@ class PlanModel(Model):
             for x, y, chosen, counts in descent.pieces(i):
                 data = (self._flat(x), y.numpy(), chosen, counts)
                 loops.run(loops.TRAIN, plan, arena, *moved, *data, steps, self._seed(), NOWHERE, NOWHERE)
+            for start, end in dead.tolist() if everywhere else ():
+                self._gradient[start:end] = 0  # of what pulled there
         return Descended(fresh, anchor, None)
 
     @cached_property
@@ -276,6 +282,16 @@ def _varied(x: Tensor) -> Tensor:
 
 def _of(values: Tensor | float | None, i: int) -> float:
     return 0.0 if values is None else float(values[i]) if isinstance(values, Tensor) else values
+
+
+def _decayed(row: Tensor, dead: Ranges, keep: float, out: Tensor) -> None:
+    """Copy a row. Columns that never get a gradient decay for all steps at once, in the same pass."""
+    at = 0
+    for start, end in dead.tolist():
+        out[at:start] = row[at:start]
+        torch.mul(row[start:end], keep, out=out[start:end])
+        at = end
+    out[at:] = row[at:]
 
 
 def _numbers(row: Tensor) -> Row:

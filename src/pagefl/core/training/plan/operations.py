@@ -12,7 +12,7 @@ import numpy as np
 
 from pagefl.core.rng import splitmix
 
-from ..simd import LANES, load, minus, plus, same, times_plus, total
+from ..simd import LANES, cut, load, minus, plus, same, times_plus, total
 from .blas import gemm, part
 
 (
@@ -21,6 +21,7 @@ from .blas import gemm, part
     EMBED, EMBED_BACK, LOSS,
 ) = range(24)  # fmt: skip
 
+FORWARD, BACK = (LINES, CONV, LINEAR), (CONV_INPUT, LINEAR_INPUT)
 NOTHING, BIAS, NORM = range(3)  # what an epilogue scales and shifts by
 
 SIZES = (
@@ -172,9 +173,9 @@ def moments(op, n, y, row, stats, a, b):
     m, group = n * channels, channels // op.groups
     a[:] = np.float32(0)
     b[:] = np.float32(0)
-    first = y[:m]
+    first = cut(y, 0, m)
     for p in range(1, positions):
-        v = y[p * m : (p + 1) * m]
+        v = cut(y, p * m, (p + 1) * m)
         for j in range(m):
             away = v[j] - first[j]
             a[j] += away
@@ -195,8 +196,8 @@ def moments(op, n, y, row, stats, a, b):
         c0 = i % op.groups * group
         if op.weight >= 0:
             gamma, beta = (
-                row[op.weight + c0 : op.weight + c0 + group],
-                row[op.bias + c0 : op.bias + c0 + group],
+                cut(row, op.weight + c0, op.weight + c0 + group),
+                cut(row, op.bias + c0, op.bias + c0 + group),
             )
             for c in range(group):
                 scale = rate * gamma[c]
@@ -217,7 +218,7 @@ def coefficients(op, n, y, row, stats, a, b):
     if op.affine == NOTHING:
         b[:] = np.float32(0)
         return
-    bias = row[op.bias : op.bias + op.inputs]
+    bias = cut(row, op.bias, op.bias + op.inputs)
     for i in range(n):
         for c in range(op.inputs):
             b[i * op.inputs + c] = bias[c]
@@ -229,9 +230,9 @@ def epilogue(op, n, y, row, stats, a, b, residual, out):
     coefficients(op, n, y, row, stats, a, b)
     m, zero = n * op.inputs, np.float32(0)
     for p in range(op.height * op.width):
-        v, o = y[p * m : (p + 1) * m], out[p * m : (p + 1) * m]
+        v, o = cut(y, p * m, (p + 1) * m), cut(out, p * m, (p + 1) * m)
         if op.residual >= 0:
-            r = residual[p * m : (p + 1) * m]
+            r = cut(residual, p * m, (p + 1) * m)
             if op.relu:
                 for j in range(m):
                     z = v[j] * a[j] + b[j] + r[j]
@@ -255,7 +256,7 @@ def pooled(op, n, y, row, stats, a, b, out, mask):
     high, wide = out_size(op)
     m, zero = n * op.inputs, np.float32(0)
     for at in range(high * wide):
-        o, g = out[at * m : (at + 1) * m], mask[at * m : (at + 1) * m]
+        o, g = cut(out, at * m, (at + 1) * m), cut(mask, at * m, (at + 1) * m)
         o[:] = np.float32(-np.inf)
         g[:] = np.float32(-1)
         for tap in range(op.kernel_h * op.kernel_w):
@@ -263,7 +264,7 @@ def pooled(op, n, y, row, stats, a, b, out, mask):
             w = at % wide * op.stride_w + tap % op.kernel_w - op.pad_w
             if h < 0 or h >= op.height or w < 0 or w >= op.width:
                 continue
-            v = y[(h * op.width + w) * m : (h * op.width + w + 1) * m]
+            v = cut(y, (h * op.width + w) * m, (h * op.width + w + 1) * m)
             mark = np.float32(tap)
             for j in range(m):
                 z = v[j] * a[j] + b[j]
@@ -272,9 +273,9 @@ def pooled(op, n, y, row, stats, a, b, out, mask):
                 g[j] = mark if more else g[j]
         if op.relu:
             for j in range(m):
-                cut = o[j] <= zero
-                o[j] = zero if cut else o[j]
-                g[j] = np.float32(-1) if cut else g[j]
+                below = o[j] <= zero
+                o[j] = zero if below else o[j]
+                g[j] = np.float32(-1) if below else g[j]
 
 
 @part
@@ -286,13 +287,13 @@ def unpool(op, n, d, mask, gradient, sums, out):
     out[:] = zero
     sums[:] = zero
     for at in range(high * wide):
-        q, g = d[at * m : (at + 1) * m], mask[at * m : (at + 1) * m]
+        q, g = cut(d, at * m, (at + 1) * m), cut(mask, at * m, (at + 1) * m)
         for tap in range(op.kernel_h * op.kernel_w):
             h = at // wide * op.stride_h + tap // op.kernel_w - op.pad_h
             w = at % wide * op.stride_w + tap % op.kernel_w - op.pad_w
             if h < 0 or h >= op.height or w < 0 or w >= op.width:
                 continue
-            o = out[(h * op.width + w) * m : (h * op.width + w + 1) * m]
+            o = cut(out, (h * op.width + w) * m, (h * op.width + w + 1) * m)
             mark = np.float32(tap)
             for j in range(m):
                 o[j] += q[j] if g[j] == mark else zero
@@ -300,7 +301,7 @@ def unpool(op, n, d, mask, gradient, sums, out):
             for j in range(m):
                 sums[j] += q[j] if g[j] >= zero else zero
     if op.affine == BIAS:
-        by_channel(n, op.inputs, sums, gradient[op.bias : op.bias + op.inputs])
+        by_channel(n, op.inputs, sums, cut(gradient, op.bias, op.bias + op.inputs))
 
 
 @part
@@ -308,7 +309,7 @@ def by_channel(n, channels, sums, result):
     """Sum [example, channel] over the examples."""
     result[:] = np.float32(0)
     for i in range(n):
-        s = sums[i * channels : (i + 1) * channels]
+        s = cut(sums, i * channels, (i + 1) * channels)
         for c in range(channels):
             result[c] += s[c]
 
@@ -319,16 +320,16 @@ def masked(op, n, d, out, gradient, sums):
     m, zero = n * op.inputs, np.float32(0)
     sums[:] = zero
     for p in range(op.height * op.width):
-        q = d[p * m : (p + 1) * m]
+        q = cut(d, p * m, (p + 1) * m)
         if op.relu:
-            o = out[p * m : (p + 1) * m]
+            o = cut(out, p * m, (p + 1) * m)
             for j in range(m):
                 q[j] = zero if o[j] <= zero else q[j]
         if op.affine == BIAS:
             for j in range(m):
                 sums[j] += q[j]
     if op.affine == BIAS:
-        by_channel(n, op.inputs, sums, gradient[op.bias : op.bias + op.inputs])
+        by_channel(n, op.inputs, sums, cut(gradient, op.bias, op.bias + op.inputs))
 
 
 @part
@@ -342,9 +343,9 @@ def norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out):
     a[:] = zero
     b[:] = zero
     for p in range(positions):
-        v, q = y[p * m : (p + 1) * m], d[p * m : (p + 1) * m]
+        v, q = cut(y, p * m, (p + 1) * m), cut(d, p * m, (p + 1) * m)
         if op.relu:
-            o = forward[p * m : (p + 1) * m]
+            o = cut(forward, p * m, (p + 1) * m)
             for j in range(m):
                 z = zero if o[j] <= zero else q[j]
                 q[j] = z
@@ -362,9 +363,9 @@ def norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out):
         at, c0 = i * group, i % op.groups * group
         mean, rate = stats[2 * i], stats[2 * i + 1]
         if op.weight >= 0:
-            gamma = row[op.weight + c0 : op.weight + c0 + group]
-            to_gamma = gradient[op.weight + c0 : op.weight + c0 + group]
-            to_beta = gradient[op.bias + c0 : op.bias + c0 + group]
+            gamma = cut(row, op.weight + c0, op.weight + c0 + group)
+            to_gamma = cut(gradient, op.weight + c0, op.weight + c0 + group)
+            to_beta = cut(gradient, op.bias + c0, op.bias + c0 + group)
             for c in range(group):
                 to_gamma[c] += b[at + c] * rate
                 to_beta[c] += a[at + c]
@@ -382,7 +383,7 @@ def norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out):
         b[at : at + group] = slope
         e[at : at + group] = -rate * s - mean * slope
     for p in range(positions):
-        v, q, o = y[p * m : (p + 1) * m], d[p * m : (p + 1) * m], out[p * m : (p + 1) * m]
+        v, q, o = cut(y, p * m, (p + 1) * m), cut(d, p * m, (p + 1) * m), cut(out, p * m, (p + 1) * m)
         for j in range(m):
             o[j] = q[j] * a[j] + (v[j] * b[j] + e[j])
 
@@ -393,13 +394,13 @@ def mean(op, n, x, out):
     high, wide = out_size(op)
     m, share = n * op.inputs, np.float32(1.0 / (op.kernel_h * op.kernel_w))
     for at in range(high * wide):
-        o = out[at * m : (at + 1) * m]
+        o = cut(out, at * m, (at + 1) * m)
         o[:] = np.float32(0)
         for tap in range(op.kernel_h * op.kernel_w):
             h = at // wide * op.stride_h + tap // op.kernel_w - op.pad_h
             w = at % wide * op.stride_w + tap % op.kernel_w - op.pad_w
             if 0 <= h < op.height and 0 <= w < op.width:
-                v = x[(h * op.width + w) * m : (h * op.width + w + 1) * m]
+                v = cut(x, (h * op.width + w) * m, (h * op.width + w + 1) * m)
                 for j in range(m):
                     o[j] += v[j]
         for j in range(m):
@@ -413,12 +414,12 @@ def mean_back(op, n, d, out):
     if not op.adds:
         out[:] = np.float32(0)
     for at in range(high * wide):
-        q = d[at * m : (at + 1) * m]
+        q = cut(d, at * m, (at + 1) * m)
         for tap in range(op.kernel_h * op.kernel_w):
             h = at // wide * op.stride_h + tap // op.kernel_w - op.pad_h
             w = at % wide * op.stride_w + tap % op.kernel_w - op.pad_w
             if 0 <= h < op.height and 0 <= w < op.width:
-                o = out[(h * op.width + w) * m : (h * op.width + w + 1) * m]
+                o = cut(out, (h * op.width + w) * m, (h * op.width + w + 1) * m)
                 for j in range(m):
                     o[j] += q[j] * share
 
@@ -466,11 +467,12 @@ def embed(op, n, x, row, out):
 @part
 def embed_back(op, n, x, d, gradient):
     channels = op.outputs
-    table = gradient[op.weight : op.weight + op.groups * channels]
+    table = cut(gradient, op.weight, op.weight + op.groups * channels)
     table[:] = np.float32(0)
     for at in range(op.height * n):
         token = np.int64(x[at])
-        q, to = d[at * channels : (at + 1) * channels], table[token * channels : (token + 1) * channels]
+        q = cut(d, at * channels, (at + 1) * channels)
+        to = cut(table, token * channels, (token + 1) * channels)
         for c in range(channels):
             to[c] += q[c]
 
@@ -480,7 +482,7 @@ def softmax_loss(n, classes, logits, labels, offset, out):
     """The mean cross entropy; `out` is its gradient by the logits."""
     loss, share = 0.0, np.float32(1.0 / n)
     for i in range(n):
-        v, o = logits[i * classes : (i + 1) * classes], out[i * classes : (i + 1) * classes]
+        v, o = cut(logits, i * classes, (i + 1) * classes), cut(out, i * classes, (i + 1) * classes)
         for c in range(classes):
             o[c] = v[c]
         if len(offset):
@@ -514,95 +516,85 @@ def interpret(table, arena, row, gradient, n, labels, offset, seed):
         m = n * channels
         size = positions * m
         scratch = op.scratch
-        if op.kind == CONV:
-            convolve(op, n, memory + FLOAT * op.x, weights + FLOAT * op.weight, memory + FLOAT * op.y)
-        elif op.kind == CONV_WEIGHT:
-            convolve(op, n, memory + FLOAT * op.x, gradients + FLOAT * op.weight, memory + FLOAT * op.d)
-        elif op.kind == CONV_INPUT:
-            convolve(op, n, memory + FLOAT * op.out, weights + FLOAT * op.weight, memory + FLOAT * op.d)
-        elif op.kind == LINES:
-            convolve_lines(op, n, memory + FLOAT * op.x, weights + FLOAT * op.weight, memory + FLOAT * op.y)
-        elif op.kind == LINES_WEIGHT:
-            convolve_lines(op, n, memory + FLOAT * op.x, gradients + FLOAT * op.weight, memory + FLOAT * op.d)
-        elif op.kind == LINEAR:
-            linear(
-                op, positions * n, memory + FLOAT * op.x, weights + FLOAT * op.weight, memory + FLOAT * op.y
-            )
-        elif op.kind == LINEAR_WEIGHT:
-            linear(
-                op, positions * n, memory + FLOAT * op.x, gradients + FLOAT * op.weight, memory + FLOAT * op.d
-            )
-        elif op.kind == LINEAR_INPUT:
-            linear(
-                op, positions * n, memory + FLOAT * op.out, weights + FLOAT * op.weight, memory + FLOAT * op.d
-            )
-        elif op.kind == EPILOGUE or op.kind == POOLED:
-            y, out = arena[op.y : op.y + size], arena[op.out : op.out + size]
-            stats = arena[op.stats : op.stats + 2 * n * op.groups]
-            a, b = arena[scratch : scratch + m], arena[scratch + m : scratch + 2 * m]
-            if op.kind == EPILOGUE:
-                epilogue(op, n, y, row, stats, a, b, arena[op.residual : op.residual + size], out)
+        if LINES <= op.kind <= LINEAR_INPUT:  # a product: of inputs, weights or their gradient, and outputs
+            forward, back = op.kind in FORWARD, op.kind in BACK
+            left = memory + FLOAT * (op.out if back else op.x)
+            middle = (weights if forward or back else gradients) + FLOAT * op.weight
+            right = memory + FLOAT * (op.y if forward else op.d)
+            if op.kind <= LINES_WEIGHT:
+                convolve_lines(op, n, left, middle, right)
+            elif op.kind <= CONV_INPUT:
+                convolve(op, n, left, middle, right)
             else:
-                pooled(op, n, y, row, stats, a, b, arena[op.out :], arena[op.mask :])
+                linear(op, positions * n, left, middle, right)
+        elif op.kind == EPILOGUE or op.kind == POOLED:
+            y, out = cut(arena, op.y, op.y + size), cut(arena, op.out, op.out + size)
+            stats = cut(arena, op.stats, op.stats + 2 * n * op.groups)
+            a, b = cut(arena, scratch, scratch + m), cut(arena, scratch + m, scratch + 2 * m)
+            if op.kind == EPILOGUE:
+                epilogue(op, n, y, row, stats, a, b, cut(arena, op.residual, op.residual + size), out)
+            else:
+                out, mask = cut(arena, op.out, len(arena)), cut(arena, op.mask, len(arena))
+                pooled(op, n, y, row, stats, a, b, out, mask)
         elif op.kind == EPILOGUE_BACK:
-            d, forward = arena[op.d : op.d + size], arena[op.x : op.x + size]
-            a, b = arena[scratch : scratch + m], arena[scratch + m : scratch + 2 * m]
+            d, result = cut(arena, op.d, op.d + size), cut(arena, op.x, op.x + size)
+            a, b = cut(arena, scratch, scratch + m), cut(arena, scratch + m, scratch + 2 * m)
             if op.affine == NORM:
                 stats, e = (
-                    arena[op.stats : op.stats + 2 * n * op.groups],
-                    arena[scratch + 2 * m : scratch + 3 * m],
+                    cut(arena, op.stats, op.stats + 2 * n * op.groups),
+                    cut(arena, scratch + 2 * m, scratch + 3 * m),
                 )
-                y, out = arena[op.y : op.y + size], arena[op.out : op.out + size]
-                norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out)
+                y, out = cut(arena, op.y, op.y + size), cut(arena, op.out, op.out + size)
+                norm_back(op, n, d, result, y, row, gradient, stats, a, b, e, out)
             else:
-                masked(op, n, d, forward, gradient, a)
+                masked(op, n, d, result, gradient, a)
         elif op.kind == UNPOOL:
             unpool(
                 op,
                 n,
-                arena[op.d :],
-                arena[op.mask :],
+                cut(arena, op.d, len(arena)),
+                cut(arena, op.mask, len(arena)),
                 gradient,
-                arena[scratch : scratch + m],
-                arena[op.out : op.out + size],
+                cut(arena, scratch, scratch + m),
+                cut(arena, op.out, op.out + size),
             )
         elif op.kind == MEAN:
-            mean(op, n, arena[op.x : op.x + size], arena[op.out :])
+            mean(op, n, cut(arena, op.x, op.x + size), cut(arena, op.out, len(arena)))
         elif op.kind == MEAN_BACK:
-            mean_back(op, n, arena[op.d :], arena[op.out : op.out + size])
+            mean_back(op, n, cut(arena, op.d, len(arena)), cut(arena, op.out, op.out + size))
         elif op.kind == FLATTEN:
-            flatten(op, n, arena[op.x : op.x + size], arena[op.out : op.out + size])
+            flatten(op, n, cut(arena, op.x, op.x + size), cut(arena, op.out, op.out + size))
         elif op.kind == FLATTEN_BACK:
-            flatten(op, n, arena[op.d : op.d + size], arena[op.out : op.out + size])
+            flatten(op, n, cut(arena, op.d, op.d + size), cut(arena, op.out, op.out + size))
         elif op.kind == DROP:
             _, own = splitmix(seed + np.uint64(number))
             drop(
                 op,
-                arena[op.x : op.x + size],
+                cut(arena, op.x, op.x + size),
                 own,
-                arena[op.mask : op.mask + size],
-                arena[op.out : op.out + size],
+                cut(arena, op.mask, op.mask + size),
+                cut(arena, op.out, op.out + size),
             )
         elif op.kind == DROP_BACK:
             d, mask, out = (
-                arena[op.d : op.d + size],
-                arena[op.mask : op.mask + size],
-                arena[op.out : op.out + size],
+                cut(arena, op.d, op.d + size),
+                cut(arena, op.mask, op.mask + size),
+                cut(arena, op.out, op.out + size),
             )
             for j in range(size):
                 out[j] = d[j] * mask[j]
         elif op.kind == EMBED:
-            embed(op, n, arena[op.x :], row, arena[op.out :])
+            embed(op, n, cut(arena, op.x, len(arena)), row, cut(arena, op.out, len(arena)))
         elif op.kind == EMBED_BACK:
-            embed_back(op, n, arena[op.x :], arena[op.d :], gradient)
+            embed_back(op, n, cut(arena, op.x, len(arena)), cut(arena, op.d, len(arena)), gradient)
         elif op.kind == LOSS:
             loss = softmax_loss(
-                n, channels, arena[op.x : op.x + m], labels, offset, arena[op.out : op.out + m]
+                n, channels, cut(arena, op.x, op.x + m), labels, offset, cut(arena, op.out, op.out + m)
             )
         elif op.kind == ZERO:
             arena[op.out : op.out + size] = np.float32(0)
         else:  # ADD, COPY
-            d, out = arena[op.d : op.d + size], arena[op.out : op.out + size]
+            d, out = cut(arena, op.d, op.d + size), cut(arena, op.out, op.out + size)
             if op.kind == ADD:
                 for j in range(size):
                     out[j] += d[j]

@@ -32,7 +32,7 @@ SAME = {
     "type",
     "clone",
 }  # type and place; the values stay what they are
-VIEWS = {"flatten", "view", "reshape"}
+VIEWS = {"flatten", "view", "reshape", "unflatten"}
 
 
 class Unplanned(Exception):
@@ -363,15 +363,36 @@ class _Tracer(TorchFunctionMode):
 
     def _view(self, x: Any, *sizes: Any) -> int:
         sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        if (
-            len(sizes) != 2
-            or sizes[0] not in (len(x), -1)
-            or (sizes[0] == -1 and sizes[1] * len(x) != x.numel())
-        ):
-            raise Unplanned("a view is not a flatten")
+        shape = tuple(x.reshape(sizes).shape)
+        if shape[0] != len(x) or sizes[0] not in (len(x), -1):
+            raise Unplanned("a view does not keep the examples apart")
+        if shape == tuple(x.shape):
+            return self._of(x)[0]
+        if len(shape) == 4:
+            return self._unflatten(x, 1, shape[1:])
+        if len(shape) != 2:
+            raise Unplanned(f"a view has {len(shape) - 1} dimensions of an example")
         return self._flatten(x, 1)
 
     _reshape = _view
+
+    def _unflatten(self, x: Any, dim: int, sizes: Any) -> int:
+        """Examples that come flat, seen as images."""
+        self._see_features()
+        at, shape = self._of(x)
+        if at != 0 or not shape.flat or dim not in (1, -1) or len(sizes) != 3:
+            raise Unplanned("numbers are seen as images in mid-network")
+        if len(self.trace.nodes) > 1:
+            raise Unplanned("the examples are used both flat and as images")
+        channels, height, width = torch.empty(shape.size, device="meta").view(*sizes).shape
+        entering = self.trace.input
+        scale, shift = (part.reshape(channels, -1) for part in (entering.scale, entering.shift))
+        if np.ptp(scale, axis=1).any() or np.ptp(shift, axis=1).any():
+            raise Unplanned("the examples are not scaled by channel")
+        image = Maps(height, width, channels)
+        self.trace.input = Input(image, scale[:, 0], shift[:, 0])
+        self.trace.nodes[0] = replace(self.trace.nodes[0], shape=image)
+        return 0
 
     def _seen_as(self, at: int, shape: Maps) -> int:
         """The same numbers in another shape of torch's."""
