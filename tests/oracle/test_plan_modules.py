@@ -426,3 +426,53 @@ def test_examples_are_not_changed_by_a_forward_in_place():
     pagefl.run(task=pagefl.Task("own", module, data, {"batch_size": 4}), rounds=1, epochs=1, workers=1)
     for examples, kept in zip(data.named(), before, strict=True):
         assert torch.equal(examples[1].x, kept), examples[0]
+
+
+class Seen(nn.Module):
+    """Examples that come flat, and are seen as images."""
+
+    def __init__(self, see, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.see = see
+        self.conv, self.head = (
+            nn.Conv2d(shape[0], 4, 3, padding=1),
+            nn.Linear(4 * shape[1] * shape[2], CLASSES),
+        )
+
+    def forward(self, x):
+        return self.head(torch.relu(self.conv(self.see(x))).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "see",
+    [
+        lambda x: x.view(-1, 2, 5, 6),
+        lambda x: x.reshape(-1, 2, 5, 6),
+        lambda x: x.reshape((len(x), 2, -1, 6)),
+        lambda x: ((x - 0.5) / 2).view(x.size(0), 2, 5, 6),
+        nn.Unflatten(1, (2, 5, 6)),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_flat_examples_seen_as_images(see, count):
+    torch.manual_seed(0)
+    agrees(Seen(see, (2, 5, 6)), torch.randn(count, 60))
+
+
+def test_flat_bytes_seen_as_images():
+    torch.manual_seed(0)
+    x = torch.randint(256, (3, 28 * 28), dtype=torch.uint8)
+    agrees(Seen(lambda x: x.view(-1, 1, 28, 28).float() / 255, (1, 28, 28)), x)
+    agrees(Seen(lambda x: (x.float() / 255).view(-1, 1, 28, 28), (1, 28, 28)), x)
+
+
+@pytest.mark.parametrize(
+    ("see", "why"),
+    [
+        (lambda x: (x * torch.arange(1.0, 61.0)).view(-1, 2, 5, 6), "not scaled by channel"),
+        (lambda x: x.view(2, 5, 6, -1).permute(3, 0, 1, 2), "keep the examples apart"),
+    ],
+)
+def test_flat_examples_seen_otherwise_are_refused(see, why):
+    with pytest.raises(Unplanned, match=why):
+        PlanModel(Seen(see, (2, 5, 6)), torch.randn(4, 60))

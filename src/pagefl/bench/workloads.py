@@ -35,14 +35,20 @@ def texts(n: int) -> Tensor:
 
 
 def noise(
-    module: Callable[[], nn.Module], draw: Callable[[int], Tensor], classes: int, clients: int, size: int
+    module: Callable[[], nn.Module],
+    draw: Callable[[int], Tensor],
+    classes: int,
+    clients: int,
+    size: int,
+    test: int = 1,
 ) -> Task:
-    """A task with random data, to time training. Models are evaluated on one example only."""
+    """A task with random data, to time training. Models are evaluated on one example only, unless `test` says
+    more."""
 
     def pair(n: int) -> Pair:
         return draw(n), torch.randint(classes, (n,))
 
-    train, test, holdout = ([pair(n) for _ in range(clients)] for n in (size, 1, 1))
+    train, test, holdout = ([pair(n) for _ in range(clients)] for n in (size, test, 1))
     return Task("noise", module, FederatedData(train, test, pair(2), holdout))
 
 

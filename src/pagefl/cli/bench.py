@@ -26,6 +26,15 @@ def paths(json: Json = False, quick: Quick = False) -> None:
 
 
 @app.command()
+def rounds(json: Json = False, quick: Quick = False) -> None:
+    """Whole rounds by plans against whole rounds row by row, with two workers."""
+    from pagefl.bench import whole_rounds
+
+    result = whole_rounds.rounds(quick=quick, say=err.print)
+    show_result(result, whole_rounds.table(result), json)
+
+
+@app.command()
 def algorithms(json: Json = False, quick: Quick = False) -> None:
     """Seconds per round of every algorithm, as a multiple of FedAvg's."""
     from pagefl.bench import algorithm_cost

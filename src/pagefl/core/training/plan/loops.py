@@ -14,7 +14,8 @@ from pagefl.core.rng import splitmix
 
 from ..simd import LANES, cut, load, plus, same, times_plus, total
 from .blas import part
-from .operations import LINES, interpret, out_size
+from .operations import LINES, interpret
+from .windows import out_size
 
 AT_ONCE = 8192  # numbers whose squares are summed in float32
 TRAIN, DIFFERENTIATE, EVALUATE = range(3)

@@ -14,6 +14,8 @@ from pagefl.core.rng import splitmix
 
 from ..simd import LANES, cut, load, minus, plus, same, times_plus, total
 from .blas import gemm, part
+from .tiles import gather, outer, turn
+from .windows import out_size, reach
 
 (
     ZERO, ADD, COPY, LINES, LINES_WEIGHT, CONV, CONV_WEIGHT, CONV_INPUT, LINEAR, LINEAR_WEIGHT, LINEAR_INPUT,
@@ -40,25 +42,11 @@ SLOTS = ("x", "y", "out", "d", "residual", "stats", "scratch", "mask")  # where 
 OPERATION = np.dtype(
     [
         (name, np.int64)
-        for name in ("kind", *SIZES, "groups", "affine", "relu", "adds", "weight", "bias", *SLOTS)
+        for name in ("kind", *SIZES, "groups", "affine", "relu", "adds", "tiled", "weight", "bias", *SLOTS)
     ]
     + [("number", np.float32)]
 )
 FLOAT = 4  # bytes
-
-
-@part
-def out_size(op):
-    height = (op.height + 2 * op.pad_h - op.kernel_h) // op.stride_h + 1
-    width = (op.width + 2 * op.pad_w - op.kernel_w) // op.stride_w + 1
-    return height, width
-
-
-@part
-def reach(size, tap, stride, pad, outs):
-    """The first output that this tap meets the maps at, and the one after the last."""
-    first = max(0, (pad - tap + stride - 1) // stride)
-    return first, min(outs, (size - 1 + pad - tap) // stride + 1)
 
 
 @part
@@ -516,7 +504,24 @@ def interpret(table, arena, row, gradient, n, labels, offset, seed):
         m = n * channels
         size = positions * m
         scratch = op.scratch
-        if LINES <= op.kind <= LINEAR_INPUT:  # a product: of inputs, weights or their gradient, and outputs
+        if op.tiled and op.kind == CONV_WEIGHT:
+            outer(
+                op,
+                n,
+                cut(arena, op.x, len(arena)),
+                cut(arena, op.d, len(arena)),
+                cut(gradient, op.weight, len(gradient)),
+            )
+        elif op.tiled:
+            back = op.kind == CONV_INPUT
+            source = cut(arena, op.d if back else op.x, len(arena))
+            matrices = cut(row, op.weight, len(row))
+            if back:
+                turned = cut(arena, scratch, len(arena))
+                turn(op, matrices, turned)
+                matrices = turned
+            gather(op, back, n, source, matrices, cut(arena, op.out if back else op.y, len(arena)))
+        elif LINES <= op.kind <= LINEAR_INPUT:  # a product: of inputs, weights or their gradient, and outputs
             forward, back = op.kind in FORWARD, op.kind in BACK
             left = memory + FLOAT * (op.out if back else op.x)
             middle = (weights if forward or back else gradients) + FLOAT * op.weight

@@ -11,6 +11,7 @@ from pagefl.core.layout import Layout
 from . import operations as op
 from .operations import OPERATION, SLOTS
 from .stages import Stage, stages
+from .tiles import fits
 from .trace import Maps, Node, Trace
 
 Ranges = npt.NDArray[np.int64]
@@ -119,6 +120,7 @@ class Table:
                 "weight": self._column(node.weight),
                 "outputs": node.shape.channels,
                 "adds": not everywhere,
+                "tiled": kind == op.CONV and fits(shape.channels, node.shape.channels),
             }
             self._emit(kind, shape, node, x=x, y=y, **fields)
         elif node.kind == "mean":
@@ -185,6 +187,7 @@ class Table:
             }
             kinds["linear"] = (op.LINEAR_WEIGHT, op.LINEAR_INPUT)
             weight, back = kinds[node.kind]
+            fields["tiled"] = weight == op.CONV_WEIGHT and fits(shape.channels, node.shape.channels)
             self._emit(weight, shape, node, x=x, writes=[node.weight], live=self._taps(node, shape), **fields)
             if source != 0:
                 adds = source in self._gradient
@@ -192,6 +195,9 @@ class Table:
                 if node.kind == "conv" and not adds and not _covers(node, shape):
                     self._emit(op.ZERO, shape, out=to)
                     adds = True
+                if fields["tiled"]:  # for the weight that is turned
+                    size = node.kernel[0] * node.kernel[1] * shape.channels * node.shape.channels
+                    fields["scratch"] = self._buffer(-(-size // self.capacity))
                 self._emit(back, shape, node, out=to, adds=adds, **fields)
         elif node.kind == "embedding":
             assert node.weight is not None
