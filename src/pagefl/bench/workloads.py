@@ -48,8 +48,8 @@ def noise(
     def pair(n: int) -> Pair:
         return draw(n), torch.randint(classes, (n,))
 
-    train, test, holdout = ([pair(n) for _ in range(clients)] for n in (size, test, 1))
-    return Task("noise", module, FederatedData(train, test, pair(2), holdout))
+    train, judged, holdout = ([pair(n) for _ in range(clients)] for n in (size, test, 1))
+    return Task("noise", module, FederatedData(train, judged, pair(2), holdout))
 
 
 def _resnet(width: int, clients: int, size: int) -> Callable[[bool], Task]:
