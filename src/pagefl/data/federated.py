@@ -1,6 +1,7 @@
 """A federation's data by role, checked once when it is created."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -28,7 +29,8 @@ class FederatedData(Splits):
     The server's examples are split into two halves. One half is for the game (states and rewards of a server
     agent). The other half is only used to evaluate: no algorithm ever sees it. `holdout`, if given, replaces
     the training data in states and rewards. `augment` changes examples each time they are trained on (see
-    `pagefl.data.augment`).
+    `pagefl.data.augment`). `in_order`: a client's neighbouring examples overlap, as windows of a text do.
+    What is held out of its training data is then the end, not a draw.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class FederatedData(Splits):
         holdout: Iterable[Given] | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        in_order: bool = False,
     ) -> None:
         if augment is not None and not callable(augment):
             raise UserError(
@@ -73,7 +76,7 @@ class FederatedData(Splits):
         order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
         game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
         super().__init__(
-            train=Examples.of(roles["train"], augment),
+            train=replace(Examples.of(roles["train"], augment), in_order=in_order),
             test=Examples.of(roles["test"]),
             game=_in_blocks(x[game], y[game]),
             server_test=_in_blocks(x[judge], y[judge]),

@@ -155,6 +155,5 @@ def federation(clients: int, per_client: int, seed: int) -> FederatedData:
         [windows(arrays, int(user), first, count) for user in chosen]
         for first, count in zip(firsts, parts, strict=True)
     )
-    return FederatedData(
-        train, test, (torch.cat([x for x, _ in server]), torch.cat([y for _, y in server])), seed=seed
-    )
+    public = torch.cat([x for x, _ in server]), torch.cat([y for _, y in server])
+    return FederatedData(train, test, public, seed=seed, in_order=True)

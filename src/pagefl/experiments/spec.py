@@ -226,12 +226,12 @@ def put(raw: Raw, name: str, value: Any) -> None:
     table, _, own = name.rpartition(".")
     if table in TABLES:
         raw[table] = {**_table(table, raw.get(table, {})), own: value}
-    elif table == "deploy" and isinstance(given := raw.get(table, {}), dict):
+    elif table in ("deploy", "personal") and isinstance(given := raw.get(table, {}), dict):
         raw[table] = {**given, own: value}
     elif table:
         raise UserError(
             f"{shortened(name)} = {shown(value)}: {shortened(table)} is not a table; tables are "
-            f"{', '.join(TABLES)} and deploy"
+            f"{', '.join(TABLES)}, personal and deploy"
         )
     else:
         raw[name] = value

@@ -28,6 +28,7 @@ LOCAL = {  # of the last round, with their labels in tables
     "local_accuracy_before": "local before training",
     "local_std": "std over clients",
     "local_worst10": "worst tenth",
+    "personal_accuracy": "after the personal step",
 }
 CURVES = ("global_accuracy", "local_accuracy", *LOCAL)
 METRICS = ("global_last", "global_best", "local_last", "local_best", *LOCAL)

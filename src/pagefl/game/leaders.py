@@ -5,6 +5,7 @@ import numpy as np
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.clients import ClientHalf
+from pagefl.core.personal import Step, Trials, Tuned
 
 from .messages import NOBODY, SIZE, Answer, Orders, table
 from .protocol import ClientPolicy, Moves, Observation, Outcome, Setup, rewarded
@@ -81,7 +82,22 @@ class Leaders:
         ):
             told[name][who] = values
         first = self.half.first
-        return Answer(first + ids, first + trained.quarantined, {}, self.policy.experience(ids), told)
+        return Answer(
+            first + ids,
+            first + trained.quarantined,
+            {},
+            self.policy.experience(ids),
+            told,
+            trained.gradients,
+        )
+
+    def try_steps(self, orders: Orders) -> Trials:
+        self._receive(orders)
+        return self.half.try_steps(orders.round, self.fixed.setup.epochs)
+
+    def take_step(self, orders: Orders, step: Step) -> Tuned:
+        self._receive(orders)
+        return self.half.take_step(orders.round, self.fixed.setup.epochs, step)
 
     @property
     def rewarded(self) -> bool:

@@ -48,6 +48,8 @@ class Stack:
     facts: Facts
     lr: Tensor
     epochs: Tensor
+    purpose: str = ""  # of what is trained besides the round itself: it has its own random streams
+    gradients: int = field(default=0, init=False)  # evaluated so far, in examples
     # a second training in a round has its own batches
     _drawn: Counter[str] = field(default_factory=Counter, init=False)
 
@@ -64,9 +66,11 @@ class Stack:
 
     def descend(self, rows: Tensor, **options: Any) -> Descended:
         descent = self._descent("batches", Options.of(options).of_stack(rows))
+        self.gradients += int(descent.batches.counts.sum()) * descent.options.repeats
         # A module with dropout trains alone (see runtime.paths), so its draws are its client's own.
         with rng.torch_stream(
-            self.training.seed, "module", self.round, self._drawn["batches"], self._numbers(self.ids)[0]
+            *(self.training.seed, f"{self.purpose}module", self.round, self._drawn["batches"]),
+            self._numbers(self.ids)[0],
         ):
             return self.model.descend(rows, descent)
 
@@ -79,6 +83,7 @@ class Stack:
             yield order[:n], batch
 
     def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
+        self.gradients += int((batch.weight > 0).sum())
         return self.model.gradient(rows, batch)
 
     def losses(self, rows: Tensor, batch: Batch) -> Tensor:
@@ -138,6 +143,7 @@ class Stack:
 
     def _keys(self, purpose: str, who: Tensor, *counts: int) -> npt.NDArray[np.uint64]:
         numbers = self._numbers(who)
+        purpose = self.purpose + purpose
         return np.array(
             [rng.key(self.training.seed, purpose, self.round, *counts, i) for i in numbers], np.uint64
         )
