@@ -70,8 +70,7 @@ class FederatedData(Splits):
             raise UserError(
                 "server: there is 1 example; expected at least two, one for the game and one to judge"
             )
-        order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
-        game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
+        game, judge = server_halves(len(y), seed)
         super().__init__(
             train=Examples.of(roles["train"], augment),
             test=Examples.of(roles["test"]),
@@ -123,6 +122,12 @@ class FederatedData(Splits):
         return cls(
             parts["train"], parts["test"], server, parts["holdout"] if holdout else None, seed, augment
         )
+
+
+def server_halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Places of the server's examples that the game uses, and of those that only evaluate."""
+    order = torch.from_numpy(rng.stream(seed, "server halves").permutation(count))
+    return order[: count // 2].sort().values, order[count // 2 :].sort().values
 
 
 def _listed(name: str, clients: Iterable[Given]) -> list[Given]:

@@ -12,7 +12,7 @@ from torch import nn
 from pagefl.core.errors import UserError, shortened
 from pagefl.core.examples import Splits
 from pagefl.core.memory import needs
-from pagefl.data import images, shakespeare
+from pagefl.data import images, patch_federation, patches, shakespeare
 from pagefl.data.images import Split
 from pagefl.data.originals import Original
 from pagefl.data.synthetic import CLASSES, FEATURES
@@ -118,6 +118,35 @@ def images_task(
         original.name,
         lambda: resnet18(classes, stem, width),
         lambda: images.federation(original, clients, per_client, split, delta, sigma, augment, seed),
+    )
+
+
+def patches_task(
+    original: Original,
+    classes: int,
+    seed: int,
+    clients: Count = 100,
+    per_client: Count = 300,
+    split: Split = "labels",
+    delta: Positive = 0.3,
+    sigma: Spread = 0.0,
+    features: Annotated[int, Field(ge=1, le=patches.POOLED)] = 128,
+) -> Task:
+    """Images over clients whose mix of classes is Dir(delta), logistic regression on fixed patch features.
+
+    clients: number of clients
+    per_client: images of each client, training and test together
+    split: how images are dealt out: by Dirichlet label skew, evenly, or in shards of two classes
+    delta: concentration of the label skew; smaller is more skewed
+    sigma: spread of the clients' data sizes (log-normal); 0 for equal sizes
+    features: number of patch features of an image, fitted on the server's game half
+    """
+    return _task(
+        f"{original.name}-patches",
+        lambda: logistic(features, classes),
+        lambda: patch_federation.federation(
+            original, clients, per_client, split, delta, sigma, features, seed
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from pagefl.data import cifar100, shakespeare, tiny_imagenet
 from pagefl.data.originals import Original
 
-from .builders import Builder, images_task, shakespeare_roles, synthetic, synthetic_mlp, variant
+from .builders import Builder, images_task, patches_task, shakespeare_roles, synthetic, synthetic_mlp, variant
 from .defaults import Number, players_within, ranges_around
 
 
@@ -31,6 +31,7 @@ class NamedTask(NamedTuple):
 SYNTHETIC = {"lr": 0.1, "epochs": 20, "batch_size": 5, "weight_decay": 1e-5, "clip": 10.0}
 SYNTHETIC |= {"rounds": 1000, "reward_penalty": 1e-5}
 SYNTHETIC_PLAYERS = players_within(1e-3, 0.1, critic_lr=5e-3, actor_lr=5e-4, tau=5e-3)
+PATCHES = {"lr": 1.0, "epochs": 1, "batch_size": 10, "weight_decay": 1e-4, "clip": 10.0, "rounds": 200}
 REAL = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
 NAMED = {
     "synthetic": NamedTask(synthetic, SYNTHETIC, SYNTHETIC_PLAYERS),
@@ -70,6 +71,32 @@ NAMED = {
             {"rounds": 40, "lr": 0.05, "epochs": 2, "batch_size": 32},
             {"task.per_client": 200, "rounds": 15, "epochs": 1, "lr": 0.1},
         ),
+    ),
+    "cifar100-patches": NamedTask(
+        variant(
+            patches_task,
+            "CIFAR-100 over clients whose mix of classes is Dir(delta), logistic regression on fixed patch "
+            "features.\n\n"
+            "Features: Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
+            cifar100.CIFAR100,
+            cifar100.CLASSES,
+        ),
+        PATCHES,
+        ranges_around(PATCHES),
+        cifar100.CIFAR100,
+    ),
+    "tiny-imagenet-patches": NamedTask(
+        variant(
+            patches_task,
+            "Tiny-ImageNet over clients whose mix of 200 classes is Dir(delta), logistic regression on fixed "
+            "patch features.\n\n"
+            "Features: Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
+            tiny_imagenet.TINY_IMAGENET,
+            tiny_imagenet.CLASSES,
+        ),
+        PATCHES,
+        ranges_around(PATCHES),
+        tiny_imagenet.TINY_IMAGENET,
     ),
     "shakespeare": NamedTask(
         shakespeare_roles,
