@@ -17,6 +17,7 @@ from pagefl.data.images import Split
 from pagefl.data.originals import Original
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.data.synthetic import synthetic as synthetic_data
+from pagefl.models.characters import character_mlp
 from pagefl.models.logistic import logistic
 from pagefl.models.lstm import lstm
 from pagefl.models.mlp import Mlp
@@ -163,6 +164,30 @@ def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000,
         "shakespeare",
         lambda: lstm(len(shakespeare.ALPHABET), hidden=hidden),
         lambda: shakespeare.federation(clients, per_client, seed),
+    )
+
+
+def shakespeare_mlp(
+    seed: int,
+    clients: Count = 100,
+    per_client: Count = 8000,
+    length: Annotated[int, Field(ge=1, le=shakespeare.LENGTH)] = 8,
+    hidden: Count = 64,
+) -> Task:
+    """The next character of what a role in Shakespeare's plays says, one hidden layer on the last characters.
+
+    Data: Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. Model: Bengio et al., A Neural
+    Probabilistic Language Model, JMLR 2003.
+
+    clients: number of clients
+    per_client: samples of each client, training and test together
+    length: number of characters that predict the next one
+    hidden: units of the hidden layer
+    """
+    return _task(
+        "shakespeare-mlp",
+        lambda: character_mlp(len(shakespeare.ALPHABET), length, hidden=hidden),
+        lambda: shakespeare.federation(clients, per_client, seed, length),
     )
 
 

@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 from pagefl.data import cifar100, shakespeare, tiny_imagenet
 from pagefl.data.originals import Original
 
-from .builders import Builder, images_task, patches_task, shakespeare_roles, synthetic, synthetic_mlp, variant
+from .builders import (
+    Builder,
+    images_task,
+    patches_task,
+    shakespeare_mlp,
+    shakespeare_roles,
+    synthetic,
+    synthetic_mlp,
+    variant,
+)
 from .defaults import Number, players_within, ranges_around
 
 
@@ -33,6 +42,7 @@ SYNTHETIC |= {"rounds": 1000, "reward_penalty": 1e-5}
 SYNTHETIC_PLAYERS = players_within(1e-3, 0.1, critic_lr=5e-3, actor_lr=5e-4, tau=5e-3)
 PATCHES = {"lr": 1.0, "epochs": 1, "batch_size": 10, "weight_decay": 1e-4, "clip": 10.0, "rounds": 200}
 REAL = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
+CHARACTERS = {**REAL, "lr": 1.0, "epochs": 1, "batch_size": 32, "rounds": 150, "participation": 0.2}
 NAMED = {
     "synthetic": NamedTask(synthetic, SYNTHETIC, SYNTHETIC_PLAYERS),
     "synthetic-mlp": NamedTask(synthetic_mlp, SYNTHETIC, SYNTHETIC_PLAYERS),
@@ -108,6 +118,9 @@ NAMED = {
             {"rounds": 30, "epochs": 5},
             {"rounds": 15, "epochs": 1},
         ),
+    ),
+    "shakespeare-mlp": NamedTask(
+        shakespeare_mlp, CHARACTERS, ranges_around(CHARACTERS), shakespeare.SHAKESPEARE
     ),
 }
 
