@@ -74,8 +74,8 @@ class FederatedData(Splits):
         super().__init__(
             train=Examples.of(roles["train"], augment),
             test=Examples.of(roles["test"]),
-            game=_in_blocks(x[game], y[game]),
-            server_test=_in_blocks(x[judge], y[judge]),
+            game=in_blocks(x[game], y[game]),
+            server_test=in_blocks(x[judge], y[judge]),
             holdout=Examples.of(roles["holdout"]) if "holdout" in roles else None,
         )
 
@@ -164,6 +164,6 @@ def _check(shares: dict[str, Any]) -> None:
         )
 
 
-def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
+def in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
     """Split the server's examples into blocks, so that workers can evaluate them in parallel."""
     return Examples(x, y, torch.tensor([*range(0, len(y), size), len(y)]))

@@ -12,12 +12,13 @@ from torch import nn
 from pagefl.core.errors import UserError, shortened
 from pagefl.core.examples import Splits
 from pagefl.core.memory import needs
-from pagefl.data import images, patch_federation, patches, shakespeare
+from pagefl.data import digits, images, merged, patch_federation, patches, shakespeare
 from pagefl.data.images import Split
 from pagefl.data.originals import Original
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.data.synthetic import synthetic as synthetic_data
 from pagefl.models.characters import character_mlp
+from pagefl.models.cnn import cnn
 from pagefl.models.logistic import logistic
 from pagefl.models.lstm import lstm
 from pagefl.models.mlp import Mlp
@@ -188,6 +189,44 @@ def shakespeare_mlp(
         "shakespeare-mlp",
         lambda: character_mlp(len(shakespeare.ALPHABET), length, hidden=hidden),
         lambda: shakespeare.federation(clients, per_client, seed, length),
+    )
+
+
+def merged_images_task(
+    original: Original,
+    classes: int,
+    seed: int,
+    clients: Count = 20,
+    delta: Positive = 0.1,
+    hidden: Count = 512,
+) -> Task:
+    """Images divided as in PFLlib's benchmark, a CNN of four layers.
+
+    clients: number of clients
+    delta: concentration of the shares of a class that clients get; smaller is more skewed
+    hidden: units of the hidden dense layer
+    """
+    return _task(
+        f"{original.name}-cnn",
+        lambda: cnn(classes, hidden=hidden),
+        lambda: merged.federation(original, clients, delta, seed),
+    )
+
+
+def digits_task(seed: int, clients: Count = 20, delta: Positive = 0.3, hidden: Count = 32) -> Task:
+    """Handwritten digits that come with pagefl, over clients whose mix of classes is Dir(delta), an MLP.
+
+    Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998 (CC BY
+    4.0).
+
+    clients: number of clients
+    delta: concentration of the label skew; smaller is more skewed
+    hidden: units of the hidden layer
+    """
+    return _task(
+        "digits",
+        lambda: Mlp(digits.PIXELS, digits.CLASSES, hidden),
+        lambda: digits.federation(clients, delta, seed),
     )
 
 
