@@ -19,7 +19,7 @@ from .partition import Partition
 TRAIN = 0.75  # share of a client's images
 GAME = 0.1  # share of a client's other images, which the server gets for the game; PFLlib's server has none
 FEWEST = 8  # images of a client: at least one each for training, test and the game
-DRAWS = 1000
+DRAWS = 100
 
 
 def federation(original: Original, clients: int, delta: float, seed: int) -> Splits:
