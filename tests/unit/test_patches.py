@@ -64,7 +64,7 @@ def naive(game: torch.Tensor, images: torch.Tensor, features: int, seed: int) ->
     sampled = np.array([every[i] for i in drawn])
     mean = sampled.mean(0)
     values, vectors = np.linalg.eigh(np.cov(sampled.T))
-    whitening = vectors @ np.diag(1 / np.sqrt(values + 0.1)) @ vectors.T
+    whitening = vectors @ np.diag(1 / np.sqrt(values + 0.02)) @ vectors.T
     filters = (sampled[:10] - mean) @ whitening
     filters /= np.linalg.norm(filters, axis=1, keepdims=True)
 
@@ -73,7 +73,7 @@ def naive(game: torch.Tensor, images: torch.Tensor, features: int, seed: int) ->
         for (row, column), patch in patches_of(image).items():
             answer = filters @ (whitening @ (patch - mean))
             quarter = quarters[:, :, row // 14, column // 14]
-            quarter += np.stack([np.maximum(answer - 1, 0), np.maximum(-answer - 1, 0)]) / 49
+            quarter += np.stack([np.maximum(answer - 0.25, 0), np.maximum(-answer - 0.25, 0)]) / 49
         return quarters.reshape(-1)
 
     known = np.array([pooled(image) for image in halved(game)])
@@ -158,7 +158,9 @@ def test_features_are_fitted_once(monkeypatch):
     changed["train.x"][0, 0, 0, 0] ^= 1
     for given, features, seed in ((pool(), 11, 0), (pool(), 12, 1), (changed, 12, 0)):
         featured(given, features, seed)
-    assert len(fits) == 4
+    monkeypatch.setattr(patches, "THRESHOLD", 0.3)
+    featured(pool(), 12, seed=0)
+    assert len(fits) == 5
 
 
 @pytest.mark.parametrize(

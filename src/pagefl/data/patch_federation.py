@@ -18,7 +18,7 @@ from .federated import FederatedData, server_halves
 from .images import Split
 from .originals import Arrays, Original, cache_root
 
-VERSION = "1"  # version of the features; features of other versions are made again
+VERSION = "1"  # of the program that makes the features; those of other versions are made again
 IMAGES = ("train.x", "test.x")
 
 
@@ -43,7 +43,7 @@ def federation(
 def featured(pool: Arrays, features: int, seed: int) -> Arrays:
     """Features of all images, from the cache if possible. Labels are not used."""
     game, _ = server_halves(len(pool["test.x"]), seed)
-    settings = f"{VERSION} {features} {seed}"
+    settings = f"{VERSION} {patches.recipe()} {features} {seed}"
     made_of = _digest({"game": game} | {name: pool[name] for name in IMAGES}, settings)
     cache = cache_root() / f"patches-{made_of}.safetensors"
     known = _read(cache, made_of)

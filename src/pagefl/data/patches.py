@@ -23,11 +23,16 @@ PLACES = (SIDE - PATCH) // STRIDE + 1  # of a patch along a side
 SAMPLED = 200_000  # patches from which the whitening and the filters come
 FILTERS = 400
 CONTRAST = 0.01  # added to a patch's variance; pixels are from 0 to 1
-WHITENING = 0.1  # added to the eigenvalues of the patches' covariance
-THRESHOLD = 1.0  # of the rectifiers
+WHITENING = 0.02  # added to the eigenvalues of the patches' covariance
+THRESHOLD = 0.25  # of the rectifiers
 POOLED = FILTERS * 2 * 4  # two signs, four quarters of the image
 NORM = 4.0  # mean norm of the features
 BLOCK = 64  # images per pass: what a pass writes stays in the cache
+
+
+def recipe() -> str:
+    """All constants that features depend on."""
+    return repr((SIDE, PATCH, STRIDE, SAMPLED, FILTERS, CONTRAST, WHITENING, THRESHOLD, NORM))
 
 
 @dataclass(frozen=True)
