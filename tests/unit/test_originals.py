@@ -486,6 +486,16 @@ def test_windows_are_eighty_characters_and_the_next(tmp_path, monkeypatch):
     assert len(shakespeare.ALPHABET) == len(set(shakespeare.ALPHABET)) == 80
 
 
+def test_samples_of_shakespeare_are_cut_to_their_last_characters(monkeypatch):
+    text = torch.arange(3000, dtype=torch.int64) % 80
+    arrays = {"text": text.to(torch.uint8), "starts": torch.tensor([0, 1000, 2000, 3000])}
+    monkeypatch.setattr(originals.Original, "load", lambda self: arrays)
+    whole, cut = (shakespeare.federation(2, 400, seed=0, length=length) for length in (80, 8))
+    for (_, long), (_, short) in zip(whole.named(), cut.named(), strict=True):
+        assert torch.equal(long.x[:, -8:], short.x)
+        assert torch.equal(long.y, short.y)
+
+
 def test_another_edition_of_shakespeare_is_refused(tmp_path):
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare/raw_data.txt").write_text(WORKS)

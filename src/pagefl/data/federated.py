@@ -73,13 +73,12 @@ class FederatedData(Splits):
             raise UserError(
                 "server: there is 1 example; expected at least two, one for the game and one to judge"
             )
-        order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
-        game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
+        game, judge = server_halves(len(y), seed)
         super().__init__(
             train=replace(Examples.of(roles["train"], augment), in_order=in_order),
             test=Examples.of(roles["test"]),
-            game=_in_blocks(x[game], y[game]),
-            server_test=_in_blocks(x[judge], y[judge]),
+            game=in_blocks(x[game], y[game]),
+            server_test=in_blocks(x[judge], y[judge]),
             holdout=Examples.of(roles["holdout"]) if "holdout" in roles else None,
         )
 
@@ -128,6 +127,12 @@ class FederatedData(Splits):
         )
 
 
+def server_halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Places of the server's examples that the game uses, and of those that only evaluate."""
+    order = torch.from_numpy(rng.stream(seed, "server halves").permutation(count))
+    return order[: count // 2].sort().values, order[count // 2 :].sort().values
+
+
 def _listed(name: str, clients: Iterable[Given]) -> list[Given]:
     if isinstance(clients, str | Mapping | Tensor | np.ndarray | Dataset) or not isinstance(
         clients, Iterable
@@ -162,6 +167,6 @@ def _check(shares: dict[str, Any]) -> None:
         )
 
 
-def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
+def in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
     """Split the server's examples into blocks, so that workers can evaluate them in parallel."""
     return Examples(x, y, torch.tensor([*range(0, len(y), size), len(y)]))

@@ -12,11 +12,13 @@ from torch import nn
 from pagefl.core.errors import UserError, shortened
 from pagefl.core.examples import Splits
 from pagefl.core.memory import needs
-from pagefl.data import images, shakespeare
+from pagefl.data import digits, images, merged, patch_federation, patches, shakespeare
 from pagefl.data.images import Split
 from pagefl.data.originals import Original
 from pagefl.data.synthetic import CLASSES, FEATURES
 from pagefl.data.synthetic import synthetic as synthetic_data
+from pagefl.models.characters import character_mlp
+from pagefl.models.cnn import cnn
 from pagefl.models.logistic import logistic
 from pagefl.models.lstm import lstm
 from pagefl.models.mlp import Mlp
@@ -121,6 +123,35 @@ def images_task(
     )
 
 
+def patches_task(
+    original: Original,
+    classes: int,
+    seed: int,
+    clients: Count = 100,
+    per_client: Count = 300,
+    split: Split = "labels",
+    delta: Positive = 0.3,
+    sigma: Spread = 0.0,
+    features: Annotated[int, Field(ge=1, le=patches.POOLED)] = 128,
+) -> Task:
+    """Images over clients whose mix of classes is Dir(delta), logistic regression on fixed patch features.
+
+    clients: number of clients
+    per_client: images of each client, training and test together
+    split: how images are dealt out: by Dirichlet label skew, evenly, or in shards of two classes
+    delta: concentration of the label skew; smaller is more skewed
+    sigma: spread of the clients' data sizes (log-normal); 0 for equal sizes
+    features: number of patch features of an image, fitted on the server's game half
+    """
+    return _task(
+        f"{original.name}-patches",
+        lambda: logistic(features, classes),
+        lambda: patch_federation.federation(
+            original, clients, per_client, split, delta, sigma, features, seed
+        ),
+    )
+
+
 def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000, hidden: Count = 100) -> Task:
     """The next character of what a role in Shakespeare's plays says, a two-layer LSTM.
 
@@ -134,6 +165,68 @@ def shakespeare_roles(seed: int, clients: Count = 100, per_client: Count = 8000,
         "shakespeare",
         lambda: lstm(len(shakespeare.ALPHABET), hidden=hidden),
         lambda: shakespeare.federation(clients, per_client, seed),
+    )
+
+
+def shakespeare_mlp(
+    seed: int,
+    clients: Count = 100,
+    per_client: Count = 8000,
+    length: Annotated[int, Field(ge=1, le=shakespeare.LENGTH)] = 8,
+    hidden: Count = 64,
+) -> Task:
+    """The next character of what a role in Shakespeare's plays says, one hidden layer on the last characters.
+
+    Data: Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. Model: Bengio et al., A Neural
+    Probabilistic Language Model, JMLR 2003.
+
+    clients: number of clients
+    per_client: samples of each client, training and test together
+    length: number of characters that predict the next one
+    hidden: units of the hidden layer
+    """
+    return _task(
+        "shakespeare-mlp",
+        lambda: character_mlp(len(shakespeare.ALPHABET), length, hidden=hidden),
+        lambda: shakespeare.federation(clients, per_client, seed, length),
+    )
+
+
+def merged_images_task(
+    original: Original,
+    classes: int,
+    seed: int,
+    clients: Count = 20,
+    delta: Positive = 0.1,
+    hidden: Count = 512,
+) -> Task:
+    """Images divided as in PFLlib's benchmark, a CNN of four layers.
+
+    clients: number of clients
+    delta: concentration of the shares of a class that clients get; smaller is more skewed
+    hidden: units of the hidden dense layer
+    """
+    return _task(
+        f"{original.name}-cnn",
+        lambda: cnn(classes, hidden=hidden),
+        lambda: merged.federation(original, clients, delta, seed),
+    )
+
+
+def digits_task(seed: int, clients: Count = 20, delta: Positive = 0.3, hidden: Count = 32) -> Task:
+    """Handwritten digits that come with pagefl, over clients whose mix of classes is Dir(delta), an MLP.
+
+    Alpaydin, Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998 (CC BY
+    4.0).
+
+    clients: number of clients
+    delta: concentration of the label skew; smaller is more skewed
+    hidden: units of the hidden layer
+    """
+    return _task(
+        "digits",
+        lambda: Mlp(digits.PIXELS, digits.CLASSES, hidden),
+        lambda: digits.federation(clients, delta, seed),
     )
 
 

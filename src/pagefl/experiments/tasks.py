@@ -1,12 +1,24 @@
 """The named tasks and their defaults, most of them the paper's. To add a task, add an entry to NAMED."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 from pagefl.data import cifar100, shakespeare, tiny_imagenet
 from pagefl.data.originals import Original
 
-from .builders import Builder, images_task, shakespeare_roles, synthetic, synthetic_mlp, variant
+from .builders import (
+    Builder,
+    digits_task,
+    images_task,
+    merged_images_task,
+    patches_task,
+    shakespeare_mlp,
+    shakespeare_roles,
+    synthetic,
+    synthetic_mlp,
+    variant,
+)
 from .defaults import Number, players_within, ranges_around
 
 
@@ -31,7 +43,12 @@ class NamedTask(NamedTuple):
 SYNTHETIC = {"lr": 0.1, "epochs": 20, "batch_size": 5, "weight_decay": 1e-5, "clip": 10.0}
 SYNTHETIC |= {"rounds": 1000, "reward_penalty": 1e-5}
 SYNTHETIC_PLAYERS = players_within(1e-3, 0.1, critic_lr=5e-3, actor_lr=5e-4, tau=5e-3)
+PATCHES = {"lr": 1.0, "epochs": 1, "batch_size": 10, "weight_decay": 1e-4, "clip": 10.0, "rounds": 200}
 REAL = {"weight_decay": 1e-4, "clip": 10.0, "rounds": 1000, "reward_penalty": 0.0, "look": 1000}
+CHARACTERS = {**REAL, "lr": 1.0, "epochs": 1, "batch_size": 32, "rounds": 150, "participation": 0.2}
+RESNET = {**REAL, "lr": 0.1, "epochs": 1, "batch_size": 32, "rounds": 300}
+PFLLIB = {"lr": 0.005, "epochs": 1, "batch_size": 10, "weight_decay": 0.0, "clip": inf, "rounds": 150}
+DIGITS = {"lr": 0.1, "epochs": 5, "batch_size": 10, "rounds": 50}
 NAMED = {
     "synthetic": NamedTask(synthetic, SYNTHETIC, SYNTHETIC_PLAYERS),
     "synthetic-mlp": NamedTask(synthetic_mlp, SYNTHETIC, SYNTHETIC_PLAYERS),
@@ -71,6 +88,32 @@ NAMED = {
             {"task.per_client": 200, "rounds": 15, "epochs": 1, "lr": 0.1},
         ),
     ),
+    "cifar100-patches": NamedTask(
+        variant(
+            patches_task,
+            "CIFAR-100 over clients whose mix of classes is Dir(delta), logistic regression on fixed patch "
+            "features.\n\n"
+            "Features: Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
+            cifar100.CIFAR100,
+            cifar100.CLASSES,
+        ),
+        PATCHES,
+        ranges_around(PATCHES),
+        cifar100.CIFAR100,
+    ),
+    "tiny-imagenet-patches": NamedTask(
+        variant(
+            patches_task,
+            "Tiny-ImageNet over clients whose mix of 200 classes is Dir(delta), logistic regression on fixed "
+            "patch features.\n\n"
+            "Features: Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
+            tiny_imagenet.TINY_IMAGENET,
+            tiny_imagenet.CLASSES,
+        ),
+        PATCHES,
+        ranges_around(PATCHES),
+        tiny_imagenet.TINY_IMAGENET,
+    ),
     "shakespeare": NamedTask(
         shakespeare_roles,
         {**REAL, "lr": 1.0, "epochs": 20, "batch_size": 32},
@@ -82,6 +125,37 @@ NAMED = {
             {"rounds": 15, "epochs": 1},
         ),
     ),
+    "shakespeare-mlp": NamedTask(
+        shakespeare_mlp, CHARACTERS, ranges_around(CHARACTERS), shakespeare.SHAKESPEARE
+    ),
+    "cifar100-resnet": NamedTask(
+        variant(
+            images_task,
+            "CIFAR-100 over clients whose mix of classes is Dir(delta), ResNet-18 with a quarter of its "
+            "channels.\n\n"
+            "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.",
+            cifar100.CIFAR100,
+            cifar100.CLASSES,
+            augment=True,
+            width=16,
+        ),
+        RESNET,
+        ranges_around(RESNET),
+        cifar100.CIFAR100,
+    ),
+    "cifar100-cnn": NamedTask(
+        variant(
+            merged_images_task,
+            "CIFAR-100 as in PFLlib's benchmark: classes divided by Dir(delta), a CNN of four layers.\n\n"
+            "Zhang et al., PFLlib: A Personalized Federated Learning Library and Benchmark, JMLR 2025.",
+            cifar100.CIFAR100,
+            cifar100.CLASSES,
+        ),
+        PFLLIB,
+        ranges_around(PFLLIB),
+        cifar100.CIFAR100,
+    ),
+    "digits": NamedTask(digits_task, DIGITS, ranges_around(DIGITS)),
 }
 
 
