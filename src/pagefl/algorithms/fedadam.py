@@ -1,5 +1,5 @@
 """FedAdam. Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization.
-ICLR 2021. Equations are numbered as in docs/algorithms/fedadam.md."""
+ICLR 2021."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class FedAdam(Algorithm):
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         update = weights @ uploads["model"] - server["model"]
-        mean = self.beta1 * server["mean"] + (1 - self.beta1) * update  # (1)
+        mean = self.beta1 * server["mean"] + (1 - self.beta1) * update  # (1) of its page
         square = self.beta2 * server["square"] + (1 - self.beta2) * update.square()  # (2)
         step = self.server_lr * mean / (square.sqrt() + self.tau)  # (3)
         return {"model": server["model"] + step, "mean": mean, "square": square}

@@ -1,5 +1,5 @@
 """FedAvgM. Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification. 2019, arXiv:1909.06335. Equations are numbered as in docs/algorithms/fedavgm.md."""
+Classification. 2019, arXiv:1909.06335."""
 
 from dataclasses import dataclass
 
@@ -29,5 +29,5 @@ class FedAvgM(Algorithm):
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         update = weights @ uploads["model"] - server["model"]
-        velocity = self.server_momentum * server["velocity"] + update  # (1)
+        velocity = self.server_momentum * server["velocity"] + update  # (1) of its page
         return {"model": server["model"] + self.server_lr * velocity, "velocity": velocity}  # (2)

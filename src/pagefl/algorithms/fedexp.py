@@ -1,5 +1,4 @@
-"""FedExP. Jhunjhunwala, Wang, Joshi: FedExP: Speeding Up Federated Averaging via Extrapolation. ICLR 2023.
-Equations are numbered as in docs/algorithms/fedexp.md."""
+"""FedExP. Jhunjhunwala, Wang, Joshi: FedExP: Speeding Up Federated Averaging via Extrapolation. ICLR 2023."""
 
 from dataclasses import dataclass
 
@@ -27,5 +26,5 @@ class FedExp(Algorithm):
         update = weights @ uploads["model"] - model
         # One after the other: all differences at once would take as much memory as the uploads.
         lengths = torch.stack([(row - model).square().sum() for row in uploads["model"]])
-        step = 0.5 * (weights @ lengths) / (update.square().sum() + self.epsilon)  # (1)
+        step = 0.5 * (weights @ lengths) / (update.square().sum() + self.epsilon)  # (1) of its page
         return {"model": model + step.clamp(min=1.0) * update}  # (2)

@@ -1,5 +1,5 @@
 """FedNova. Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous
-Federated Optimization. NeurIPS 2020. Equations are numbered as in docs/algorithms/fednova.md."""
+Federated Optimization. NeurIPS 2020."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class FedNova(Algorithm):
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         length = uploads["length"][:, 0]
-        # (2) and (3): every update is as long as the mean one
+        # (2) and (3) of its page: every update is made as long as the mean one
         scaled = weights * (weights @ length) / length
         return {"model": (1 - scaled.sum()) * server["model"] + scaled @ uploads["model"]}
 
