@@ -3,9 +3,13 @@
 from pagefl.core.algorithm import Algorithm
 
 from .ditto import Ditto
+from .fedadam import FedAdam
 from .fedala import FedAla
 from .fedavg import FedAvg
+from .fedavgm import FedAvgM
 from .feddyn import FedDyn
+from .fedexp import FedExp
+from .fednova import FedNova
 from .fedprox import FedProx
 from .fedrecon import FedRecon
 from .fedrod import FedRod
@@ -23,5 +27,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ditto": Ditto,
     "fedala": FedAla,
     "fedrod": FedRod,
+    "fednova": FedNova,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
+    "fedexp": FedExp,
     "local": LocalOnly,
 }

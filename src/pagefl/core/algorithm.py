@@ -39,6 +39,10 @@ class Clients(Protocol):
     def steps(self) -> Tensor:
         """How many steps `train` makes for each client with the round's own epochs."""
 
+    @property
+    def momentum(self) -> float:
+        """The momentum of `train`, the same for all clients."""
+
     def train(self, rows: Tensor, **options: Any) -> Tensor:
         """Train the rows by SGD on the clients' own data.
 

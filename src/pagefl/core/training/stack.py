@@ -61,6 +61,10 @@ class Stack:
     def steps(self) -> Tensor:
         return self.epochs * -(-self.facts.sizes // self.training.batch_size)
 
+    @property
+    def momentum(self) -> float:
+        return self.training.momentum
+
     def train(self, rows: Tensor, **options: Any) -> Tensor:
         return self.descend(rows, **options).rows
 
