@@ -2,14 +2,19 @@
 
 from pagefl.core.algorithm import Algorithm
 
+from .apfl import Apfl
 from .ditto import Ditto
 from .fedala import FedAla
 from .fedavg import FedAvg
+from .fedbabu import FedBabu
 from .feddyn import FedDyn
+from .fedper import FedPer
 from .fedprox import FedProx
 from .fedrecon import FedRecon
+from .fedrep import FedRep
 from .fedrod import FedRod
 from .local import LocalOnly
+from .perfedavg import PerFedAvg
 from .pfedme import PFedMe
 from .scaffold import Scaffold
 
@@ -23,5 +28,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ditto": Ditto,
     "fedala": FedAla,
     "fedrod": FedRod,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "fedbabu": FedBabu,
+    "apfl": Apfl,
+    "perfedavg": PerFedAvg,
     "local": LocalOnly,
 }
