@@ -17,7 +17,7 @@ from pagefl.core.examples import CHANCES, Examples
 from pagefl.core.layout import Layout
 
 from .batches import Batches, draw
-from .descent import Batch, Change, Descended, Descent
+from .descent import Batch, Change, Descended, Descent, Rates, Sgd
 from .model import Model
 from .options import Options, Share
 
@@ -86,9 +86,17 @@ class Stack:
         for n, batch in descent.walk():
             yield order[:n], batch
 
+    def sgd(self, rows: Tensor) -> Sgd:
+        training = self.training
+        return Sgd(rows, Rates(self.lr, training.clip, training.weight_decay, training.momentum))
+
     def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
         self.gradients += int((batch.weight > 0).sum())
-        return self.model.gradient(rows, batch)
+        self._drawn["gradient"] += 1
+        count, first = self._drawn["gradient"], self._numbers(self.ids)[0]
+        purpose = f"{self.purpose}module of a gradient"
+        with rng.torch_stream(self.training.seed, purpose, self.round, count, first):
+            return self.model.gradient(rows, batch)
 
     def losses(self, rows: Tensor, batch: Batch) -> Tensor:
         """Each row's mean loss on its batch."""
