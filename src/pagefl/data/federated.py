@@ -26,8 +26,9 @@ class FederatedData(Splits):
     Dataset whose items are (x, y). They are read once and copied, so later changes to them have no effect.
 
     The server's examples are split into two halves. One half is for the game (states and rewards of a server
-    agent). The other half is only used to evaluate: no algorithm ever sees it. `holdout`, if given, replaces
-    the training data in states and rewards. `augment` changes examples each time they are trained on (see
+    agent). The other half is only used to evaluate: no algorithm ever sees it. `game`, if given, is for the
+    game, and then all of the server's examples are used to evaluate. `holdout`, if given, replaces the
+    training data in states and rewards. `augment` changes examples each time they are trained on (see
     `pagefl.data.augment`).
     """
 
@@ -39,6 +40,7 @@ class FederatedData(Splits):
         holdout: Iterable[Given] | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        game: Given | None = None,
     ) -> None:
         if augment is not None and not callable(augment):
             raise UserError(
@@ -66,17 +68,13 @@ class FederatedData(Splits):
             ]
         )
         agree([("client 0 (train)", roles["train"][0][0]), ("server", x)])
-        if len(y) < 2:
-            raise UserError(
-                "server: there is 1 example; expected at least two, one for the game and one to judge"
-            )
-        order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
-        game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
+        played, judged = _halves((x, y), seed) if game is None else (read("game", game), (x, y))
+        agree([("server", x), ("game", played[0])])
         super().__init__(
             train=Examples.of(roles["train"], augment),
             test=Examples.of(roles["test"]),
-            game=_in_blocks(x[game], y[game]),
-            server_test=_in_blocks(x[judge], y[judge]),
+            game=_in_blocks(*played),
+            server_test=_in_blocks(*judged),
             holdout=Examples.of(roles["holdout"]) if "holdout" in roles else None,
         )
 
@@ -157,6 +155,18 @@ def _check(shares: dict[str, Any]) -> None:
         raise UserError(
             f"{' + '.join(shares)} = {total:g}: must be less than 1, which leaves the rest for training"
         )
+
+
+def _halves(server: Pair, seed: int) -> tuple[Pair, Pair]:
+    """The server's examples for the game, and those that only evaluate."""
+    x, y = server
+    if len(y) < 2:
+        raise UserError(
+            "server: there is 1 example; expected at least two, one for the game and one to judge"
+        )
+    order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
+    game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
+    return (x[game], y[game]), (x[judge], y[judge])
 
 
 def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
