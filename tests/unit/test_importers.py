@@ -475,6 +475,7 @@ def test_femnist_is_bytes_again(tmp_path):
         femnist.FEMNIST.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["auto", "mlp", "logistic"])
 def test_a_published_partition_runs_and_resumes(tmp_path, model):
     pfllib_folder(tmp_path / "p")
