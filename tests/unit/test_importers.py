@@ -33,6 +33,11 @@ def own_folders(monkeypatch, tmp_path):
     monkeypatch.setenv("PAGEFL_DATA", str(tmp_path))
 
 
+def by_sentence(value: object) -> str:
+    """Names of cases. Packed bytes hold the time, and every worker of a test run must find the same names."""
+    return value if isinstance(value, str) else "file"
+
+
 def examples(seed: int, count: int, side: int = 16) -> dict[str, np.ndarray]:
     chance = np.random.default_rng(seed)
     x = chance.normal(size=(count, 1, side, side)).astype(np.float32)
@@ -172,6 +177,7 @@ def claims(shape: bytes) -> bytes:
         (packed(as_npy(b"\x80\x03cbuiltins\neval\n.")), "asks for builtins.eval"),
         (packed(as_npy(b"\x80\x03cnumpy\nload\n.")), "asks for numpy.load"),
     ],
+    ids=by_sentence,
 )
 def test_wrong_npz_files(tmp_path, content, sentence):
     pfllib_folder(tmp_path)
@@ -295,6 +301,7 @@ ZEROS = np.zeros((30, 28, 28), np.uint8)
         (gzip.compress(idx(ZEROS[:7])), "expected as many images"),
         (gzip.compress(idx(ZEROS[:0])), "expected as many images"),
     ],
+    ids=by_sentence,
 )
 def test_wrong_idx_files(tmp_path, monkeypatch, content, sentence):
     write_idx(tmp_path / "mnist", monkeypatch, mnist.MD5, train_images_idx3=content)
