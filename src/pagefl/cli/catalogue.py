@@ -78,9 +78,9 @@ def _path(task: str) -> str | None:
     from pagefl.runtime import halves
     from pagefl.runtime.simulation import one_numeric_mode
 
-    spec = specs.resolve({"task": task})
-    made = spec.make_task()
     try:
+        spec = specs.resolve({"task": task})
+        made = spec.make_task()
         examples = made.data.train
     except UserError:
         return None

@@ -27,8 +27,9 @@ class FederatedData(Splits):
     Dataset whose items are (x, y). They are read once and copied, so later changes to them have no effect.
 
     The server's examples are split into two halves. One half is for the game (states and rewards of a server
-    agent). The other half is only used to evaluate: no algorithm ever sees it. `holdout`, if given, replaces
-    the training data in states and rewards. `augment` changes examples each time they are trained on (see
+    agent). The other half is only used to evaluate: no algorithm ever sees it. `game`, if given, is for the
+    game, and then all of the server's examples are used to evaluate. `holdout`, if given, replaces the
+    training data in states and rewards. `augment` changes examples each time they are trained on (see
     `pagefl.data.augment`). `in_order`: a client's neighbouring examples overlap, as windows of a text do.
     What is held out of its training data is then the end, not a draw.
     """
@@ -42,6 +43,7 @@ class FederatedData(Splits):
         seed: int = 0,
         augment: Augment | None = None,
         in_order: bool = False,
+        game: Given | None = None,
     ) -> None:
         if augment is not None and not callable(augment):
             raise UserError(
@@ -69,16 +71,13 @@ class FederatedData(Splits):
             ]
         )
         agree([("client 0 (train)", roles["train"][0][0]), ("server", x)])
-        if len(y) < 2:
-            raise UserError(
-                "server: there is 1 example; expected at least two, one for the game and one to judge"
-            )
-        game, judge = server_halves(len(y), seed)
+        played, judged = _halves((x, y), seed) if game is None else (read("game", game), (x, y))
+        agree([("server", x), ("game", played[0])])
         super().__init__(
             train=replace(Examples.of(roles["train"], augment), in_order=in_order),
             test=Examples.of(roles["test"]),
-            game=in_blocks(x[game], y[game]),
-            server_test=in_blocks(x[judge], y[judge]),
+            game=in_blocks(*played),
+            server_test=in_blocks(*judged),
             holdout=Examples.of(roles["holdout"]) if "holdout" in roles else None,
         )
 
@@ -165,6 +164,17 @@ def _check(shares: dict[str, Any]) -> None:
         raise UserError(
             f"{' + '.join(shares)} = {total:g}: must be less than 1, which leaves the rest for training"
         )
+
+
+def _halves(server: Pair, seed: int) -> tuple[Pair, Pair]:
+    """The server's examples for the game, and those that only evaluate."""
+    x, y = server
+    if len(y) < 2:
+        raise UserError(
+            "server: there is 1 example; expected at least two, one for the game and one to judge"
+        )
+    game, judge = server_halves(len(y), seed)
+    return (x[game], y[game]), (x[judge], y[judge])
 
 
 def in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:

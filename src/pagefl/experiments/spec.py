@@ -353,6 +353,8 @@ def _validate(kind: type[Kind], values: Raw, prefix: str = "") -> Kind:
             names = f"one of {', '.join(valid)}" if valid else "no setting"
             hint = _meant(_name(last), valid)
             raise UserError(f"{field} = {given}: there is no such setting{hint}; expected {names}") from None
+        if error["type"] == "missing":
+            raise UserError(f"{field} is missing: it has no default; set it, as in --set {field}=…") from None
         message = shortened(error["msg"].replace("Input should", "it should"), 200)
         raise UserError(f"{field} = {given}: {message}") from None
 

@@ -158,7 +158,7 @@ def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
     seconds = {}
     for what, specs_of in missing.items():
         first = specs_of[0]
-        clients = first.task["clients"]
+        clients = first.task["clients"] or len(first.make_task().data.train)  # 0 for all
         few = min(MEASURED_CLIENTS, clients)
         round_seconds = _a_round(first, few) * clients / few
         if round_seconds < QUICK_SECONDS:

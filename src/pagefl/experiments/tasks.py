@@ -4,15 +4,20 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from pagefl.data import cifar100, shakespeare, tiny_imagenet
+from pagefl.data import cifar10, cifar100, femnist, mnist, shakespeare, tiny_imagenet
 from pagefl.data.originals import Original
 
 from .builders import (
     Builder,
+    cnn_task,
     digits_task,
+    femnist_writers,
+    flgo_partition,
     images_task,
+    leaf_folder,
     merged_images_task,
     patches_task,
+    pfllib_folder,
     shakespeare_mlp,
     shakespeare_roles,
     synthetic,
@@ -156,6 +161,38 @@ NAMED = {
         cifar100.CIFAR100,
     ),
     "digits": NamedTask(digits_task, DIGITS, ranges_around(DIGITS)),
+}
+
+
+def _around(build: Builder, run: Mapping[str, Number], original: Original | None = None) -> NamedTask:
+    """A task whose players' ranges surround its own lr and epochs."""
+    settings = {**REAL, **run}
+    return NamedTask(build, settings, ranges_around(settings), original)
+
+
+_MIX = "over clients whose mix of 10 classes is Dir(delta), the four-layer CNN of FedAvg's paper.\n\n"
+_CIFAR10 = f"CIFAR-10 {_MIX}Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009."
+_MNIST = f"MNIST {_MIX}LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998."
+_FASHION = f"Fashion-MNIST {_MIX}Xiao et al., Fashion-MNIST: a Novel Image Dataset, 2017."
+_CNN: Mapping[str, Number] = {"rounds": 200, "lr": 0.05, "epochs": 2, "batch_size": 32}
+NAMED |= {
+    "cifar10": _around(
+        variant(cnn_task, _CIFAR10, cifar10.CIFAR10, cifar10.CLASSES, 3, 32), _CNN, cifar10.CIFAR10
+    ),
+    "mnist": _around(
+        variant(cnn_task, _MNIST, mnist.MNIST, mnist.CLASSES, 1, mnist.SIDE, per_client=600),
+        _CNN,
+        mnist.MNIST,
+    ),
+    "fashion-mnist": _around(
+        variant(cnn_task, _FASHION, mnist.FASHION_MNIST, mnist.CLASSES, 1, mnist.SIDE, per_client=600),
+        _CNN,
+        mnist.FASHION_MNIST,
+    ),
+    "femnist": _around(femnist_writers, _CNN, femnist.FEMNIST),
+    "pfllib": _around(pfllib_folder, {**_CNN, "lr": 0.005, "epochs": 1, "batch_size": 10}),  # as in PFLlib
+    "flgo": _around(flgo_partition, _CNN),
+    "leaf": _around(leaf_folder, _CNN),
 }
 
 
