@@ -122,15 +122,21 @@ class ClientHalf:
         jobs = [
             Job("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads_too) for p in pieces
         ]
-        answers: list[Any] = self.run_jobs(jobs + self._evaluations("test", round, before))
+        evaluations = self._evaluations("test", round, before)
+        answers: list[Any]
+        if adapts(self.algorithm):  # to what clients keep, which training changes
+            found = self.run_jobs(evaluations)
+            answers = self.run_jobs(jobs) + found
+        else:
+            answers = self.run_jobs(jobs + evaluations)
         flags, tests, trains, uploads = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
-        test, train, upload = (join(found, back) for found in (tests, trains, uploads))
+        test, train, upload = (join(part, back) for part in (tests, trains, uploads))
         shared = unknown(self.size)
-        for known, found in zip(shared, join([unknown(0), *answers[len(jobs) :]]), strict=True):
-            known[before] = found
+        for known, scores in zip(shared, join([unknown(0), *answers[len(jobs) :]]), strict=True):
+            known[before] = scores
         return Trained(trained[back], np.sort(ids[order][~good]), test, train, upload, shared)
 
     def evaluate(self, round: int, *roles: str, ids: Integers | None = None) -> dict[str, Scores]:
