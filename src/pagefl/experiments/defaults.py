@@ -51,10 +51,11 @@ ALGORITHMS: dict[str, Mapping[str, Number]] = {
     "pfedme": {"lr": 0.005},
 }
 
-# Settings at laptop scale, where a task has fewer epochs.
-LAPTOP_EFFORT: dict[str, Mapping[str, Number]] = {
-    "dapfl": {"players.epochs_max": 4},
-    "page": {"players.epochs_max": 4},
+# Settings in the tables at laptop scale, on tasks with one local epoch. pFedMe's lr times its lam must stay
+# below one.
+ONE_EPOCH: dict[str, Mapping[str, Number]] = {
     "ditto": {"algorithm.personal_epochs": 1},
-    "fedrecon": {"algorithm.reconstruction_epochs": 1},
+    "fedrecon": {"epochs": 1, "algorithm.reconstruction_epochs": 1},
+    "pfedme": {"lr": 0.05, "algorithm.personal_lr": 0.05},
+    "fedadam": {"algorithm.server_lr": 0.01},
 }
