@@ -51,11 +51,13 @@ class Leaders:
         )
         losses = self.policy.observe(round, clients, seen)
         moves = self._moves(round, clients, seen)
+        # A client that is absent in the next judged round is known by its accuracy in this one.
+        tested = orders.judged or self.terms.participation < 1
         trained = self.half.train(
             round,
             clients,
             *moves,
-            roles=("test",) * orders.judged + (self.role,) * self.rewarded,
+            roles=("test",) * tested + (self.role,) * self.rewarded,
             before=np.union1d(clients, self._here(orders.sample)) if orders.judged else NOBODY,
             uploads_too=self.policy.uses_upload_loss,
         )
