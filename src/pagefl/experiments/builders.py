@@ -192,8 +192,8 @@ def shakespeare_mlp(
 ) -> Task:
     """The next character of what a role in Shakespeare's plays says, one hidden layer on the last characters.
 
-    Data: Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. Model: Bengio et al., A Neural
-    Probabilistic Language Model, JMLR 2003.
+    Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. The model is that of Bengio et al., A
+    Neural Probabilistic Language Model, JMLR 2003.
 
     clients: number of clients
     per_client: samples of each client, training and test together

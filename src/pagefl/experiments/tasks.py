@@ -95,7 +95,7 @@ NAMED = {
             patches_task,
             "CIFAR-100 over clients whose mix of classes is Dir(delta), logistic regression on fixed patch "
             "features.\n\n"
-            "Features: Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
+            "The features are those of Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
             cifar100.CIFAR100,
             cifar100.CLASSES,
         ),
@@ -109,7 +109,7 @@ NAMED = {
             patches_task,
             "Tiny-ImageNet over clients whose mix of 200 classes is Dir(delta), logistic regression on fixed "
             "patch features.\n\n"
-            "Features: Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
+            "The features are those of Coates, Lee, Ng, An Analysis of Single-Layer Networks, AISTATS 2011.",
             tiny_imagenet.TINY_IMAGENET,
             tiny_imagenet.CLASSES,
         ),
