@@ -16,7 +16,7 @@ class PerFedAvg(Algorithm):
 
     inner_lr: learning rate of the step from the shared to the personal model (the paper's alpha)
     hessian_free: True: keep the Hessian of the meta-gradient, by finite differences (HF); False: drop it (FO)
-    delta: how far apart the two gradients of a finite difference are taken, per unit of its direction
+    delta: step of the finite difference, as a multiple of the gradient
     """
 
     same_rows = ()

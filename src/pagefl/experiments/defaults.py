@@ -55,6 +55,7 @@ ALGORITHMS: dict[str, Mapping[str, Number]] = {
 # below one.
 ONE_EPOCH: dict[str, Mapping[str, Number]] = {
     "ditto": {"algorithm.personal_epochs": 1},
+    "fedrep": {"algorithm.head_epochs": 1},
     "fedrecon": {"epochs": 1, "algorithm.reconstruction_epochs": 1},
     "pfedme": {"lr": 0.05, "algorithm.personal_lr": 0.05},
     "fedadam": {"algorithm.server_lr": 0.01},
