@@ -121,5 +121,8 @@ def _catalogue() -> dict[str, dict[str, Callable[..., object]]]:
     from pagefl.experiments.tasks import BUILDERS
     from pagefl.game.players import PLAYERS
 
-    nicknames = {name: PLAYERS[meaning["players"]] for name, meaning in NICKNAMES.items()}
+    nicknames: dict[str, Callable[..., object]] = {
+        name: ALGORITHMS[meaning["algorithm"]] if "personal" in meaning else PLAYERS[meaning["players"]]
+        for name, meaning in NICKNAMES.items()
+    }
     return {"algorithms": {**ALGORITHMS, **nicknames}, "players": {**PLAYERS}, "tasks": {**BUILDERS}}

@@ -32,8 +32,9 @@ def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]
 
 DEFAULT_ALGORITHM = "fedavg"
 
-# Names for an algorithm together with its players.
+# Names for an algorithm together with its players. `personal`: it is meant with the personal step.
 NICKNAMES: dict[str, dict[str, str]] = {
+    "fedavg-ft": {"algorithm": "fedavg", "players": "fixed", "personal": "end"},
     "page": {"algorithm": "fedavg", "players": "page"},
     "dapfl": {"algorithm": "fedavg", "players": "dapfl"},
 }

@@ -105,7 +105,7 @@ def resolve(
         raw["task"] = _resolve_own("task", raw["task"], BUILDERS, skip=("seed",))
         of_task = TASKS[raw["task"]["name"]].run
     if algorithm is None:
-        raw |= _without_nickname(raw["algorithm"], raw["players"])
+        raw |= _without_nickname(raw["algorithm"], raw["players"], raw.get("personal", {}))
     given = raw["players"] = {OLD_NAMES.get(name, name): value for name, value in raw["players"].items()}
     if players is not None:
         raw["players"] = _stands_for(
@@ -269,8 +269,8 @@ def _table(kind: str, given: Any) -> Raw:
     return dict(table)
 
 
-def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
-    """Both tables, if the algorithm's name stands for an algorithm with its players; otherwise nothing."""
+def _without_nickname(algorithm: Raw, players: Raw, personal: Any) -> Raw:
+    """What the algorithm's name means, if it stands for an algorithm with its players; otherwise nothing."""
     nickname = algorithm.get("name", "")
     meaning = defaults.NICKNAMES.get(nickname)
     if meaning is None:
@@ -281,6 +281,11 @@ def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
             f"players = {shown(players['name'])}: algorithm = {nickname!r} means {meaning['algorithm']} "
             "with players "
             f"{meaning['players']}; leave players out, or choose algorithm = {meaning['algorithm']!r}"
+        )
+    if "personal" in meaning and isinstance(personal, dict) and personal.get("when") == "never":
+        raise UserError(
+            f"personal.when = 'never': algorithm = {nickname!r} means {meaning['algorithm']} with the "
+            f"personal step; leave it out, or choose algorithm = {meaning['algorithm']!r}"
         )
     return {"algorithm": {**algorithm, "name": meaning["algorithm"]}, "players": players}
 
