@@ -72,7 +72,7 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         front = _front(np.array([point[:2] for point in means.values()]))
         axis.plot(front[:, 0], front[:, 1], color="#8a8f98", linewidth=1, linestyle=":", zorder=0)
         axis.set(xlabel="global accuracy, %", title=block.title)
-        label = "local accuracy, % (hollow: after the personal step)"
+        label = "local accuracy, % (hollow: personal)"
         axis.set(ylabel=label if axis in axes[:: _columns(len(panels))] else "")
         if not together:
             axis.legend(frameon=False, fontsize=8)
