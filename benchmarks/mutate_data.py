@@ -1,13 +1,15 @@
 """Damages data archives at random: each must be read, or be refused in one sentence.
 
-    python benchmarks/mutate_data.py --zips 3000 --arrows 400
+    python benchmarks/mutate_data.py --zips 3000 --arrows 400 --published 3000
 
-The archives are a Tiny-ImageNet zip and the files of a Hugging Face federation. Every archive is read in a
-process of its own, with a limit of memory and time, because a library written in C may crash.
+The archives are a Tiny-ImageNet zip, the files of a Hugging Face federation, those of partitions that PFLlib,
+FLGo and LEAF wrote, and an IDX file. Every archive is read in a process of its own, with a limit of memory
+and time, because a library written in C may crash.
 """
 
 import argparse
 import io
+import json
 import os
 import random
 import resource
@@ -26,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from pagefl import UserError
-from pagefl.data import tiny_imagenet
+from pagefl.data import flgo, leaf, mnist, pfllib, tiny_imagenet
 from pagefl.data.huggingface import from_disk
 
 MEMORY, SECONDS = 8 * 2**30, 120
@@ -61,6 +63,33 @@ def make_federation(folder: Path, kind: int) -> None:
     features = datasets.Features({"x": feature, "label": LABELS})
     table = datasets.Dataset.from_dict({"x": values, "label": [0, 1] * 15}, features=features)
     table.save_to_disk(folder / "partition_0")
+
+
+def make_published(folder: Path, packed: bool) -> None:
+    """A PFLlib folder, a FLGo data.json, LEAF's images and texts, and an IDX file."""
+    data = {"x": np.zeros((8, 1, 4, 4), np.float32), "y": np.arange(8) % 2}
+    for part in ("train", "test"):
+        (folder / "pfllib" / part).mkdir(parents=True)
+        (np.savez_compressed if packed else np.savez)(folder / "pfllib" / part / "0.npz", data=data)
+    (folder / "pfllib/config.json").write_text('{"num_clients": 1, "num_classes": 2}')
+    (folder / "flgo.json").write_text(
+        '{"client_names": ["a", "b"], "a": {"data": [3, 1]}, "b": {"data": [0, 2]}}'
+    )
+    for form, sample, label in (("vectors", [0.5] * 4, 1), ("texts", "abc", "d")):
+        own = {"users": ["a"], "num_samples": [9], "user_data": {"a": {"x": [sample] * 9, "y": [label] * 9}}}
+        (folder / form).mkdir()
+        (folder / form / "0.json").write_text(json.dumps(own))
+    (folder / "images.idx").write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 3]) + bytes(18))
+
+
+def read_published(folder: Path, name: str) -> object:
+    if name == "pfllib":
+        return pfllib.from_folder(folder / name)
+    if name == "flgo.json":
+        return flgo._places(folder / name, flgo.bounded.json_file(folder / name, 10**6))
+    if name == "images.idx":
+        return mnist._array(folder / name, (folder / name).read_bytes(), 3)
+    return leaf.from_folder(folder / name)
 
 
 def mutate(content: bytes, chance: random.Random) -> bytes:
@@ -115,7 +144,7 @@ def ended(read: Callable[[], object]) -> str:
     return f"killed by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else told
 
 
-def count(zips: int, arrows: int, seed: int = 0) -> tuple[Counter[str], list[str]]:
+def count(zips: int, arrows: int, published: int = 0, seed: int = 0) -> tuple[Counter[str], list[str]]:
     """How many ended how, and the first failures."""
     datasets.disable_progress_bars()
     counts: Counter[str] = Counter()
@@ -127,7 +156,9 @@ def count(zips: int, arrows: int, seed: int = 0) -> tuple[Counter[str], list[str
             make_zip(root / f"{method}.zip", method)
         for kind in range(kinds):
             make_federation(root / f"federation-{kind}", kind)
-        for number in range(zips + arrows):
+        for packed in (False, True):
+            make_published(root / f"published-{packed}", packed)
+        for number in range(zips + arrows + published):
             chance = random.Random(f"{seed} {number}")  # noqa: S311 (mutants are no secrets)
             run = root / "run"
             shutil.rmtree(run, ignore_errors=True)
@@ -141,12 +172,19 @@ def count(zips: int, arrows: int, seed: int = 0) -> tuple[Counter[str], list[str
                         tiny_imagenet.TINY_IMAGENET.load(run),
                     )
                 )
+            elif number >= zips + arrows:
+                shutil.copytree(root / f"published-{chance.random() < 0.5}", run)
+                name = chance.choice([*["pfllib"] * 4, "flgo.json", "vectors", "texts", "images.idx"])
+                file = chance.choice([path for path in sorted(run.rglob("*.*")) if name in str(path)])
+                file.write_bytes(mutate(file.read_bytes(), chance))
+                told = ended(lambda run=run, name=name: read_published(run, name))
             else:
                 shutil.copytree(root / f"federation-{chance.randrange(kinds)}", run)
                 file = chance.choice([*sorted(run.rglob("*.arrow")) * 5, *sorted(run.rglob("*.json"))])
                 file.write_bytes(mutate(file.read_bytes(), chance))
                 told = ended(lambda run=run: from_disk(run))
-            counts[f"{'zips' if number < zips else 'arrows'} {told.partition(':')[0]}"] += 1
+            kind = "zips" if number < zips else "arrows" if number < zips + arrows else "published"
+            counts[f"{kind} {told.partition(':')[0]}"] += 1
             if told not in ("read", "refused") and len(failures) < 10:
                 failures.append(f"mutant {number}: {told}")
     return counts, failures
@@ -158,9 +196,10 @@ if __name__ == "__main__":
     )
     parser.add_argument("--zips", type=int, default=3000)
     parser.add_argument("--arrows", type=int, default=400)
+    parser.add_argument("--published", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    counts, failures = count(given.zips, given.arrows, given.seed)
+    counts, failures = count(given.zips, given.arrows, given.published, given.seed)
     print("\n".join(failures))
     print(", ".join(f"{counts[name]} {name}" for name in sorted(counts)))
     sys.exit(bool(failures))

@@ -93,7 +93,13 @@ SETTINGS = {
 }
 
 # Of algorithms whose defaults train for long: the same rules, sooner done.
-QUICK = {"ditto": {"personal_epochs": 3}, "fedala": {"tolerance": 10.0}, "pfedme": {"inner_steps": 2}}
+QUICK = {
+    "ditto": {"personal_epochs": 3},
+    "fedala": {"tolerance": 10.0},
+    "fedbabu": {"tune_epochs": 2},
+    "fedrep": {"head_epochs": 2},
+    "pfedme": {"inner_steps": 2},
+}
 
 
 def task(module: str = "linear", **options: object) -> Task:

@@ -90,7 +90,7 @@ def test_chunks_agree_to_rounding(name, module):
 @every_case
 @pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_resume_is_exact(name, module, participation, tmp_path):
-    options = {"participation": participation, "workers": 1}
+    options = {"participation": participation, "workers": 1, "personal": {"when": 2}}
     straight = run(name, module, rounds=4, out=tmp_path / "straight", **options)
     run(name, module, rounds=2, out=tmp_path / "stopped", **options)
     resumed = pagefl.resume(tmp_path / "stopped", task=task(module), algorithm=made(name), rounds=4)

@@ -74,7 +74,10 @@ BAD = [
     # --set
     ("run --set lr", "--set lr: expected NAME=VALUE"),
     ("run --set =3", "--set =3: expected NAME=VALUE"),
-    ("run --set lr.x=1", "lr.x = 1: lr is not a table; tables are task, algorithm, players and deploy"),
+    (
+        "run --set lr.x=1",
+        "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal and deploy",
+    ),
     ("run --set task.name.x=1", "--set task.name.x=1: expected NAME=VALUE"),
     ("run --set deploy=3 --set deploy.fewest=1", "deploy.fewest = 1: deploy is not a table"),
     (
@@ -293,6 +296,7 @@ def test_momentum_and_decay_of_a_command(place, monkeypatch, capsys):
 
 def test_a_task_is_shown_with_its_path(place, monkeypatch, capsys):
     """Where its data are; without them there is nothing to try."""
+    monkeypatch.delenv("PAGEFL_DATA", raising=False)
     assert command("show synthetic", monkeypatch) == 0
     assert "path: fused\n" in capsys.readouterr().out
     assert command("show cifar100", monkeypatch) == 0

@@ -11,7 +11,17 @@ import pytest
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 from rich.console import Console
@@ -27,6 +37,7 @@ from pagefl.deploy.node import Node
 from pagefl.experiments import spec as specs
 from pagefl.game.players import PLAYERS
 from pagefl.report.progress import Progress, summary
+from pagefl.runtime import checkpoint
 from pagefl.runtime.simulation import split
 
 CLIENTS = 4
@@ -38,9 +49,11 @@ TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 class NearGrid:
     """Every node in this process. `tamper`: by client, what becomes of its reply. `slow`: (client, round)
-    answered a round late. `away`: (client, round) not there at all."""
+    answered a round late. `away`: (client, round) not there at all. `kind`: the messages whose replies are
+    tampered with."""
 
-    def __init__(self, spec, folder, tamper=None, slow=(), away=()):
+    def __init__(self, spec, folder, tamper=None, slow=(), away=(), kind=MessageType.TRAIN):
+        self.kind = kind
         self.tamper, self.slow, self.away, self.held, self.replies, self.round = (
             tamper or {},
             slow,
@@ -75,7 +88,7 @@ class NearGrid:
             asked = message.content[wire.ASK]
             if "round" in asked:
                 self.round = asked["round"]
-                if client in self.tamper:
+                if client in self.tamper and message.metadata.message_type == self.kind:
                     changed = self.tamper[client](reply.content)
                     reply = Message(changed, reply_to=message) if isinstance(changed, RecordDict) else changed
                     if isinstance(reply, Error):
@@ -253,6 +266,58 @@ def test_a_hostile_node_is_quarantined_and_named(reason, tmp_path):
     told = ("local_accuracy", "local_loss", "local_accuracy_before")
     # nothing of it is in the records
     assert all(0 <= entry[name] < 100 for entry in deployed.rounds for name in told)
+
+
+def told(name, value):
+    def tamper(content):
+        if name not in content[wire.NUMBERS]:
+            return content
+        return replaced(content, told=MetricRecord({**content[wire.NUMBERS], name: value}))
+
+    return tamper
+
+
+HOSTILE_STEPS = {
+    "holdout_3 is 1e+300": told("holdout_3", 1e300),
+    "should be finite numbers": told("holdout_3", float("inf")),
+    "holdout_0 is -7": told("holdout_0", -7.0),
+    "does not tell its personal_accuracy": told("personal_accuracy", float("nan")),
+    "gradients is 1.5": told("gradients", 1.5),
+    "its arrays are": lambda content: replaced(content, wire.pack({"model": torch.zeros(3)})[wire.ARRAYS]),
+    "its records are": HOSTILE["its records are"],
+    "another question": HOSTILE["another question"],
+}
+
+
+@pytest.mark.parametrize("reason", HOSTILE_STEPS)
+def test_a_hostile_node_is_left_out_of_the_personal_step(reason, tmp_path):
+    """Its training is none the worse, and the others choose without it."""
+    said, spec = [], spec_of()
+    deployed = deploy(spec, tmp_path, said, tamper={2: HOSTILE_STEPS[reason]}, kind=MessageType.EVALUATE)
+    assert [entry["quarantined"] for entry in deployed.rounds] == [0] * 5
+    assert 1 <= len(said) <= 2
+    assert all("client 2 is left out of the personal step" in line and reason in line for line in said)
+    assert 0 <= deployed.rounds[-1]["personal_accuracy"] <= 1
+
+
+def test_the_personal_model_stays_on_its_node(tmp_path):
+    spec = spec_of()
+    simulated = pagefl.run(spec)
+    deployed = deploy(spec, tmp_path)
+    assert not [name for name in deployed.state if name.startswith("clients.")]
+    for i in range(CLIENTS):
+        (folder,) = (tmp_path / "data" / f"node-{i}").glob("*/personal")
+        own = checkpoint.read(folder / checkpoint.NAME)[0]["personal"]
+        assert torch.allclose(own, simulated.state["clients.stepped"][i], atol=1e-6)
+
+
+def test_the_step_needs_what_clients_tell_of_it(tmp_path):
+    tells = {"tells": ["accuracy", "loss"]}
+    with pytest.raises(UserError, match='the personal step needs "holdout" among them'):
+        deploy(spec_of(deploy=tells), tmp_path)
+    run = deploy(spec_of(deploy=tells, personal={"when": "never"}), tmp_path)
+    assert run.history.personal_accuracy.isna().all()
+    assert run.history.gradients.isna().all()
 
 
 NAN = float("nan")

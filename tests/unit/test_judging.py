@@ -132,3 +132,10 @@ def test_a_report_draws_the_rounds_that_were_judged():
     drawn = html._columns(numbers.of_rounds(run.rounds, "run"), most=100)
     assert drawn["round"] == [2, 4, 6, 8, 9]
     assert None not in drawn["global_accuracy"]
+
+
+def test_absent_clients_count_by_their_last_model():
+    """Also by one that they trained in a round without measurements."""
+    whole, some = (pagefl.run(task=task(), rounds=6, participation=0.4, judge_every=k) for k in (1, 3))
+    known = some.history.judged
+    assert some.history.local_accuracy[known].tolist() == whole.history.local_accuracy[known].tolist()

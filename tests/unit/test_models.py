@@ -2,6 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from pagefl.core.training.plan.model import PlanModel
+from pagefl.models.characters import character_mlp
 from pagefl.models.lstm import lstm
 from pagefl.models.resnet import resnet18
 
@@ -42,7 +44,7 @@ def test_lstm_answers_from_the_last_character():
     assert not torch.equal(module(x), module(other))
 
 
-@pytest.mark.parametrize("module", [resnet18(10, width=4), lstm()])
+@pytest.mark.parametrize("module", [resnet18(10, width=4), lstm(), character_mlp(80, 8)])
 def test_the_head_is_the_last_linear_layer(module):
     assert isinstance(module.head, nn.Linear)
     assert list(module.state_dict())[-2:] == ["head.weight", "head.bias"]
@@ -67,3 +69,12 @@ def test_lstm_is_torchs_own():
     x = torch.randint(80, (3, 80), dtype=torch.uint8)
     _, (last, _) = theirs(embedding(x.long()))
     torch.testing.assert_close(module(x), head(last[-1]))
+
+
+def test_the_character_mlp_is_planned_and_reads_every_character_at_its_place():
+    module = character_mlp(80, 8, embedding=4, hidden=16)
+    x = torch.randint(80, (3, 8), dtype=torch.uint8)
+    PlanModel(module, x).check(x)
+    places = torch.cat([module.embedding.weight[x[:, i].long()] for i in range(8)], 1)
+    inner = (places @ module.body.weight.T + module.body.bias).clamp(min=0)
+    torch.testing.assert_close(module(x), inner @ module.head.weight.T + module.head.bias)

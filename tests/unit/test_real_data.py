@@ -16,7 +16,7 @@ from torch import nn
 import pagefl
 from pagefl import Task
 from pagefl.algorithms import ALGORITHMS
-from pagefl.data import shakespeare
+from pagefl.data import patches, shakespeare
 from pagefl.data.cifar100 import CIFAR100
 from pagefl.data.shakespeare import SHAKESPEARE
 from pagefl.data.tiny_imagenet import TINY_IMAGENET
@@ -85,6 +85,33 @@ def test_an_image_federation_has_the_papers_sizes():
     images = np.concatenate([data.train.x.flatten(1).numpy(), data.test.x.flatten(1).numpy()])
     whole = CIFAR100.load()["train.x"].flatten(1).numpy()
     assert sorted(map(bytes, images)) == sorted(map(bytes, whole))
+
+
+def test_pfllibs_benchmark_divides_all_images():
+    data = BUILDERS["cifar100-cnn"](seed=0).data
+    sizes = data.train.sizes + data.test.sizes
+    assert len(sizes) == 20
+    assert int(sizes.sum()) + len(data.game.y) == 60_000
+    assert len(data.train.y) == pytest.approx(45_000, abs=20)
+    assert torch.equal(data.server_test.x, data.test.x)
+
+
+def test_patch_features_tell_real_images_apart(monkeypatch):
+    """With few filters, which are fitted in seconds: a class is nearer to its own mean than to others'."""
+    monkeypatch.setattr(patches, "FILTERS", 20)
+    data = BUILDERS["cifar100-patches"](seed=0, clients=10, features=32).data
+    assert len(data.game.y) == len(data.server_test.y) == 5000
+    means = torch.stack([data.game.x[data.game.y == label].mean(0) for label in range(100)])
+    nearest = torch.cdist(data.server_test.x, means).argmin(1)
+    assert (nearest == data.server_test.y).float().mean() > 0.05  # chance is 0.01
+
+
+@pytest.mark.parametrize("task", ["shakespeare-mlp", "cifar100-resnet"])
+def test_models_for_laptops_are_planned(task):
+    run = pagefl.run(
+        task={"name": task, "clients": 2, "per_client": 20}, rounds=1, path="plan", participation=1
+    )
+    assert 0 < run.rounds[-1]["local_loss"] < 10
 
 
 def loss(module: nn.Module, pair: tuple[torch.Tensor, torch.Tensor]) -> float:

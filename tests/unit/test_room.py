@@ -163,7 +163,7 @@ def test_models_are_measured_before_they_are_made(name, setting, size, monkeypat
         specs.make_task({"name": name, setting: size}, 0).fresh_module(0)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in ("pfllib", "flgo", "leaf")])
 def test_measuring_a_model_draws_nothing(name):
     """The first weights are those of a module that is made without being measured."""
     made = specs.make_task({"name": name}, 0)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagefl.core.algorithm import Algorithm, Clients, Local, State
-from pagefl.core.layout import Layout
+from pagefl.core.algorithm import Clients, Local, State
 
 from .bounds import Count, Positive, Share
+from .shared_body import SharedBody
 
 
 @dataclass(frozen=True)
-class FedRecon(Algorithm):
+class FedRecon(SharedBody):
     """The body is shared. The head is trained anew, on a support share of the data, each time it is needed.
 
     reconstruction_epochs: epochs of the head when it is trained anew
@@ -21,14 +21,9 @@ class FedRecon(Algorithm):
     server_lr: step of the server from its body to the mean of the uploaded ones
     """
 
-    needs_body = True
-
     reconstruction_epochs: Count = 2
     support: Share = 0.1
     server_lr: Positive = 0.1
-
-    def upload_state(self, row: Tensor, layout: Layout) -> State:
-        return {"body": row[layout.body]}
 
     def adapt(self, clients: Clients) -> Tensor:
         """Algorithm 1, RECONSTRUCT: from the first head, with the body held fixed."""
@@ -41,10 +36,6 @@ class FedRecon(Algorithm):
         whole = self.adapt(clients)
         rows = clients.train(whole, columns=clients.layout.body, part=(self.support, 1.0))
         return Local(upload={"body": rows[:, clients.layout.body]}, personal=rows)
-
-    def candidates(self, sent: Tensor, upload: State) -> Tensor:
-        body = upload["body"]
-        return torch.cat([body, sent[:, body.shape[1] :].expand(len(body), -1)], dim=1)
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         body = uploads["body"].shape[1]

@@ -20,6 +20,10 @@ class LocalOnly(Algorithm):
     def upload_state(self, row: Tensor, layout: Layout) -> State:
         return {}
 
+    def adapt(self, clients: Clients) -> Tensor:
+        """There is no shared model to speak of: a client is evaluated by its own, the server by the first."""
+        return clients.kept.get("model", clients.sent["model"])
+
     def local(self, clients: Clients) -> Local:
         rows = clients.train(clients.kept["model"])
         return Local(upload={}, personal=rows, kept={"model": rows})

@@ -78,9 +78,9 @@ def _path(task: str) -> str | None:
     from pagefl.runtime import halves
     from pagefl.runtime.simulation import one_numeric_mode
 
-    spec = specs.resolve({"task": task})
-    made = spec.make_task()
     try:
+        spec = specs.resolve({"task": task})
+        made = spec.make_task()
         examples = made.data.train
     except UserError:
         return None
@@ -121,5 +121,8 @@ def _catalogue() -> dict[str, dict[str, Callable[..., object]]]:
     from pagefl.experiments.tasks import BUILDERS
     from pagefl.game.players import PLAYERS
 
-    nicknames = {name: PLAYERS[meaning["players"]] for name, meaning in NICKNAMES.items()}
+    nicknames: dict[str, Callable[..., object]] = {
+        name: ALGORITHMS[meaning["algorithm"]] if "personal" in meaning else PLAYERS[meaning["players"]]
+        for name, meaning in NICKNAMES.items()
+    }
     return {"algorithms": {**ALGORITHMS, **nicknames}, "players": {**PLAYERS}, "tasks": {**BUILDERS}}

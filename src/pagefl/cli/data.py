@@ -80,6 +80,8 @@ def _original(task: str) -> Any:
         raise UserError(f"data {task}: there is no such task; expected one of {', '.join(TASKS)}")
     original = TASKS[task].original
     if original is None:
-        err.print(f"{task} needs no files: its data are made up")
+        err.print(
+            f"{task} has no original files: its data are generated, come with pagefl, or are in task.folder"
+        )
         raise typer.Exit
     return original

@@ -72,7 +72,7 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of the paper. Started again, it continues where it stopped."""
     from pagefl.core.errors import UserError
-    from pagefl.experiments import scales
+    from pagefl.experiments import ledger, scales
     from pagefl.experiments import sweep as sweeps
     from pagefl.report import reproduce as reports
     from pagefl.report.progress import duration
@@ -91,10 +91,10 @@ def reproduce(
             )
         wanted = replace(wanted, blocks=blocks)
     wanted = reports.available(wanted, _say)
-    runs = out / "runs"
+    runs, kept = out / "runs", out / ledger.NAME
     mine = wanted.specs[_part(part)]
     if plan or scale == "paper":
-        costs = sweeps.cost(mine, runs)
+        costs = sweeps.cost(mine, runs, kept)
         for what, seconds in costs.items():
             err.print(f"{what}: about {duration(seconds)}")
         err.print(
@@ -104,7 +104,7 @@ def reproduce(
         if plan:
             return
     try:
-        done = _run(mine, runs, jobs)
+        done = _run(mine, runs, jobs, kept)
     finally:
         made, written = reports.write(wanted, scale, out, runs)
         _print_tables(made)
@@ -122,13 +122,13 @@ def _part(text: str) -> slice:
     return slice(int(number) - 1, None, int(parts))
 
 
-def _run(wanted: list[Any], folder: Path, jobs: int) -> Any:
+def _run(wanted: list[Any], folder: Path, jobs: int, kept: Path | None = None) -> Any:
     """Run what is missing."""
     from pagefl.experiments import sweep
     from pagefl.report.progress import SweepProgress
 
     with SweepProgress() as shown:
-        return sweep.run_missing(wanted, folder, jobs or len(os.sched_getaffinity(0)), shown.observe)
+        return sweep.run_missing(wanted, folder, jobs or len(os.sched_getaffinity(0)), shown.observe, kept)
 
 
 def _end(done: Any) -> None:

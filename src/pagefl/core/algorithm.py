@@ -9,7 +9,7 @@ from torch import Tensor
 from .layout import Layout
 
 if TYPE_CHECKING:
-    from .training.descent import Batch, Descended
+    from .training.descent import Batch, Descended, Sgd
 
 State = dict[str, Tensor]
 
@@ -39,6 +39,10 @@ class Clients(Protocol):
     def steps(self) -> Tensor:
         """How many steps `train` makes for each client with the round's own epochs."""
 
+    @property
+    def momentum(self) -> float:
+        """The momentum of `train`, the same for all clients."""
+
     def train(self, rows: Tensor, **options: Any) -> Tensor:
         """Train the rows by SGD on the clients' own data.
 
@@ -52,6 +56,9 @@ class Clients(Protocol):
         self, *, epochs: Tensor | None = None, part: tuple[float, float] | None = None
     ) -> Iterator[tuple[Tensor, "Batch"]]:
         """For methods with steps of their own: the positions of clients still at work, and their batch."""
+
+    def sgd(self, rows: Tensor) -> "Sgd":
+        """Rows to be moved by `step(who, direction)`: the round's lr, and clip, weight decay and momentum."""
 
     def gradient(self, rows: Tensor, batch: "Batch") -> Tensor:
         """The gradient of each row's mean loss on its batch."""

@@ -10,23 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks
+from . import checks, personal
 from .algorithm import Algorithm, Facts, State
 from .arrays import Floats, Integers, finite
 from .errors import UserError
 from .evaluate import Scores
 from .examples import ClientData, Examples
+from .personal import Step, Trials, Tuned
 from .storage import Allocate, Storage, named
 from .training.model import Model
 from .training.stack import Stack, Training
 
 EVALUATED_TOGETHER = 50  # owners of examples in one job
+STEPPED = "stepped"
 
 
 class Job(NamedTuple):
     """A piece of a round's work that any worker may do. Pieces never depend on how many workers there are."""
 
-    kind: str  # "train", or the split on which the shared model is evaluated
+    kind: str  # "train", "try", "take", or the split on which the shared model is evaluated
     ids: Integers
     round: int
     lr: Floats
@@ -34,6 +36,7 @@ class Job(NamedTuple):
     mean_size: float  # of all clients' training data
     roles: tuple[str, ...] = ()  # the splits on which personal models are evaluated after training
     uploads_too: bool = False
+    step: Step | None = None  # the personal step to take
 
 
 class Trained(NamedTuple):
@@ -46,6 +49,7 @@ class Trained(NamedTuple):
     train: Scores
     upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
     before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
+    gradients: int  # evaluated by those that trained, in examples
 
 
 class ClientHalf:
@@ -76,6 +80,7 @@ class ClientHalf:
         self.data["reward"] = (
             self._checked(data.holdout, "holdout", row) if data.holdout else self.data["train"]
         )
+        self.holds_out = data.holdout is not None
         self.size = len(data.train)
         self.sizes: Integers = data.train.sizes.numpy()
         # of the whole federation, as far as this block knows
@@ -83,9 +88,7 @@ class ClientHalf:
         self.chunk = chunk or model.chunk
         self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
         classes = model.logits(row[None], self.data["train"].x[None, :1].clone()).shape[-1]
-        self.class_counts = torch.stack(
-            [data.train.client(i)[1].bincount(minlength=classes) for i in range(self.size)]
-        )
+        self.class_counts = class_counts(data.train, classes)
         server = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
         sent = checks.sent(algorithm, algorithm.send(server), row)
         self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
@@ -93,6 +96,8 @@ class ClientHalf:
         kept = checks.client_state(algorithm, algorithm.client_state(row, model.layout))
         uploads = algorithm.upload_state(row, model.layout) if declared(algorithm) else self._rehearsed(kept)
         self.storage = Storage(algorithm, row, kept, uploads, self.size, allocate)
+        self.stepped = allocate([self.size, *row.shape], dtype=row.dtype)  # models after the personal step
+        self.has_stepped = False
 
     def receive(self, sent: State) -> None:
         """What the server has sent."""
@@ -115,6 +120,7 @@ class ClientHalf:
         `roles`: the splits on which personal models are evaluated. `before`: the clients on whose test data
         the shared model is; everybody if it is None. `uploads_too`: uploads are evaluated too.
         """
+        self.has_stepped = False
         before = np.arange(self.size) if before is None else before
         sizes = self.sizes[ids]
         order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
@@ -122,16 +128,36 @@ class ClientHalf:
         jobs = [
             Job("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads_too) for p in pieces
         ]
-        answers: list[Any] = self.run_jobs(jobs + self._evaluations("test", round, before))
-        flags, tests, trains, uploads = zip(*answers[: len(jobs)], strict=True)
+        evaluations = self._evaluations("test", round, before)
+        if adapts(self.algorithm) and self.storage.kept:  # training overwrites what `adapt` reads
+            judged = self.run_jobs(evaluations)
+            answers: list[Any] = self.run_jobs(jobs)
+        else:
+            answers = self.run_jobs(jobs + evaluations)
+            judged = answers[len(jobs) :]
+        flags, tests, trains, uploads, gradients = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
         test, train, upload = (join(found, back) for found in (tests, trains, uploads))
         shared = unknown(self.size)
-        for known, found in zip(shared, join([unknown(0), *answers[len(jobs) :]]), strict=True):
+        for known, found in zip(shared, join([unknown(0), *judged]), strict=True):
             known[before] = found
-        return Trained(trained[back], np.sort(ids[order][~good]), test, train, upload, shared)
+        bad = np.sort(ids[order][~good])
+        return Trained(trained[back], bad, test, train, upload, shared, sum(gradients))
+
+    def try_steps(self, round: int, epochs: int) -> Trials:
+        """Every choice of a personal step, on each client's hold-out. `epochs`: the run's own."""
+        answers: list[Any] = self.run_jobs(self._personal("try", round, epochs))
+        losses, gradients = zip(*answers, strict=True)
+        return Trials(np.concatenate(losses), sum(gradients))
+
+    def take_step(self, round: int, epochs: int, step: Step) -> Tuned:
+        """The personal step on all training data. The models that training works with stay as they are."""
+        answers: list[Any] = self.run_jobs(self._personal("take", round, epochs, step))
+        accuracies, gradients = zip(*answers, strict=True)
+        self.has_stepped = True
+        return Tuned(np.concatenate(accuracies), sum(gradients))
 
     def evaluate(self, round: int, *roles: str, ids: Integers | None = None) -> dict[str, Scores]:
         """The shared model on these splits of every client, or of those that are named."""
@@ -146,13 +172,16 @@ class ClientHalf:
     def work(self, job: Job) -> object:
         """What a worker does. It reads and writes rows in place and answers with scores."""
         ids = torch.from_numpy(job.ids)
+        if job.kind in ("try", "take"):
+            return self._try(job) if job.step is None else self._take(job, job.step)
         if job.kind != "train":
             rows = self.sent["model"]
             if adapts(self.algorithm):
                 adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
                 rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
             return self.model.score(rows, self.data[job.kind], ids)
-        outcome = self.algorithm.local(self._stack(job, self.storage.kept))
+        stack = self._stack(job, self.storage.kept)
+        outcome = self.algorithm.local(stack)
         checks.local(
             self.algorithm,
             outcome,
@@ -181,7 +210,27 @@ class ClientHalf:
             and outcome.upload.get("model", outcome.personal) is not outcome.personal
         ):
             upload = self.model.score(outcome.upload["model"][chosen], self.data["reward"], ids)
-        return good.cpu().numpy(), test, train, upload
+        return good.cpu().numpy(), test, train, upload, stack.gradients
+
+    def _try(self, job: Job) -> tuple[Floats, int]:
+        if self.holds_out:
+            fit, hold = self.data["train"].of_some(job.ids), self.data["reward"].of_some(job.ids)
+        else:
+            fit, hold = personal.cut(self.data["train"], job.ids, self.training.seed, self.first)
+        stack = self._stack(job, self.storage.kept, fit)
+        losses = personal.losses(stack, hold, self.algorithm, self.holds_out or not self.storage.kept)
+        if not self.holds_out:
+            losses[self.sizes[job.ids] < 2] = np.nan  # nothing could be held out
+        return losses, stack.gradients
+
+    def _take(self, job: Job, step: Step) -> tuple[Floats, int]:
+        stack = self._stack(job, self.storage.kept, self.data["train"].of_some(job.ids))
+        # As long a way as on the part that it was chosen on.
+        lr = step.lr if self.holds_out else step.lr * (1 - personal.HOLDOUT)
+        rows = personal.taken(stack, self.algorithm, step._replace(lr=lr))
+        ids = torch.from_numpy(job.ids)
+        self.stepped[ids] = rows
+        return self.model.score(rows, self.data["test"], ids).accuracy, stack.gradients
 
     def keep(self, job: Job) -> Callable[[], None]:
         """Keep what a job reads and overwrites until it is done; what is returned puts it back."""
@@ -203,9 +252,12 @@ class ClientHalf:
     def state(self) -> State:
         """Everything that a round changes, as views: copy what must outlive the next round."""
         homes = {"kept": self.storage.kept, "clients": {"personal": self.storage.personal}}
+        if self.has_stepped:
+            homes["clients"][STEPPED] = self.stepped
         return {f"{home}.{name}": value for home, state in homes.items() for name, value in state.items()}
 
     def load(self, state: State) -> None:
+        self.has_stepped = f"clients.{STEPPED}" in state
         for name, value in self.state().items():
             value.copy_(state[name])
 
@@ -214,6 +266,13 @@ class ClientHalf:
         lr, epochs = np.full(len(ids), self.training.lr), np.ones(len(ids), np.int64)
         parts = in_parts(len(ids), together)
         return [Job(role, ids[part], round, lr[part], epochs[part], self.mean_size) for part in parts]
+
+    def _personal(self, kind: str, round: int, epochs: int, step: Step | None = None) -> list[Job]:
+        jobs = []
+        for ids in in_parts(self.size, self.chunk):
+            lr, count = np.full(len(ids), self.training.lr), np.full(len(ids), epochs)
+            jobs.append(Job(kind, ids, round, lr, count, self.mean_size, step=step))
+        return jobs
 
     def _checked(self, examples: Examples, role: str, row: Tensor) -> Examples:
         """In the model's type and on its device, with labels that it has an answer for."""
@@ -230,21 +289,36 @@ class ClientHalf:
         checks.local(self.algorithm, made, 1, self.model.layout.width, rows)
         return {name: rows[0] for name, rows in made.upload.items()}
 
-    def _stack(self, job: Job, kept: State) -> Stack:
+    def _stack(self, job: Job, kept: State, own: Examples | None = None) -> Stack:
+        """`own`: for a personal step, the examples of the job's clients alone, whose ids have no gap."""
         ids = torch.from_numpy(job.ids)
+        examples = self.data["train"] if own is None else own
+        places = ids if own is None else torch.arange(len(ids))
         return Stack(
             model=self.model,
-            examples=self.data["train"],
+            examples=examples,
             training=self.training,
             round=job.round,
-            ids=ids,
-            first=self.first,
+            ids=places,
+            first=self.first + int(ids[0] - places[0]),
             sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
             kept={name: value[ids] for name, value in kept.items()},
-            facts=Facts(self.data["train"].sizes[ids], self.class_counts[ids], job.mean_size),
+            facts=Facts(examples.sizes[places], self._counted(examples, places), job.mean_size),
             lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
             epochs=torch.from_numpy(job.epochs),
+            purpose="" if own is None else f"personal {job.kind} ",
         )
+
+    def _counted(self, examples: Examples, places: Tensor) -> Tensor:
+        """How many examples of each class, by client."""
+        if examples is self.data["train"]:
+            return self.class_counts[places]
+        return class_counts(examples, self.class_counts.shape[1])
+
+
+def class_counts(examples: Examples, classes: int) -> Tensor:
+    """[clients, classes]"""
+    return torch.stack([examples.client(i)[1].bincount(minlength=classes) for i in range(len(examples))])
 
 
 def declared(algorithm: Algorithm) -> bool:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import rng, summary
+from .arrays import Integers
 from .errors import UserError
 
 CHANCES = 4  # uniform numbers in [0, 1) that an augmentation gets for each example
@@ -23,6 +25,8 @@ class Examples:
     y: Tensor
     starts: Tensor
     augment: Augment | None = None  # in training; models are never evaluated on augmented examples
+    # Neighbours overlap, as windows of a text do: what is held out is cut from the end, not drawn.
+    in_order: bool = False
 
     @classmethod
     def of(cls, clients: Sequence[tuple[Tensor, Tensor]], augment: Augment | None = None) -> "Examples":
@@ -42,6 +46,16 @@ class Examples:
     def client(self, i: int) -> tuple[Tensor, Tensor]:
         own = slice(int(self.starts[i]), int(self.starts[i + 1]))
         return self.x[own], self.y[own]
+
+    def of_some(self, clients: Integers) -> "Examples":
+        """The examples of these clients, which then are the first ones."""
+        found = Examples.of([self.client(i) for i in clients.tolist()], self.augment)
+        return replace(found, in_order=self.in_order)
+
+    def order(self, i: int, chance: np.random.Generator) -> Tensor:
+        """Client i's examples in the order in which a hold-out is cut off at the end."""
+        size = int(self.sizes[i])
+        return torch.arange(size) if self.in_order else torch.from_numpy(chance.permutation(size))
 
     def of_one_owner(self) -> "Examples":
         return Examples(self.x, self.y, torch.tensor([0, len(self.y)]), self.augment)
@@ -161,12 +175,12 @@ class Splits:
                     f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a "
                     "smaller share"
                 )
-            order = torch.from_numpy(rng.stream(seed, "holdout", i).permutation(len(y)))
-            held.append((x[order[:count]], y[order[:count]]))
-            kept.append((x[order[count:]], y[order[count:]]))
-        return Splits(
-            Examples.of(kept, self.train.augment), self.test, self.game, self.server_test, Examples.of(held)
-        )
+            order = self.train.order(i, rng.stream(seed, "holdout", i))
+            held.append((x[order[-count:]], y[order[-count:]]))
+            kept.append((x[order[:-count]], y[order[:-count]]))
+        rest = Examples.of(kept, self.train.augment)
+        train = replace(rest, in_order=self.train.in_order)
+        return Splits(train, self.test, self.game, self.server_test, Examples.of(held))
 
     @property
     def facts(self) -> list[str]:

@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-_PUBLIC = ("augment", "federated", "huggingface", "partition")
+_PUBLIC = ("augment", "federated", "flgo", "huggingface", "leaf", "partition", "pfllib")
 
 
 def __getattr__(name: str) -> ModuleType:

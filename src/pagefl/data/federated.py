@@ -1,6 +1,7 @@
 """A federation's data by role, checked once when it is created."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -26,9 +27,11 @@ class FederatedData(Splits):
     Dataset whose items are (x, y). They are read once and copied, so later changes to them have no effect.
 
     The server's examples are split into two halves. One half is for the game (states and rewards of a server
-    agent). The other half is only used to evaluate: no algorithm ever sees it. `holdout`, if given, replaces
-    the training data in states and rewards. `augment` changes examples each time they are trained on (see
-    `pagefl.data.augment`).
+    agent). The other half is only used to evaluate: no algorithm ever sees it. `game`, if given, is for the
+    game, and then all of the server's examples are used to evaluate. `holdout`, if given, replaces the
+    training data in states and rewards. `augment` changes examples each time they are trained on (see
+    `pagefl.data.augment`). `in_order`: a client's neighbouring examples overlap, as windows of a text do.
+    What is held out of its training data is then the end, not a draw.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class FederatedData(Splits):
         holdout: Iterable[Given] | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        in_order: bool = False,
+        game: Given | None = None,
     ) -> None:
         if augment is not None and not callable(augment):
             raise UserError(
@@ -66,17 +71,13 @@ class FederatedData(Splits):
             ]
         )
         agree([("client 0 (train)", roles["train"][0][0]), ("server", x)])
-        if len(y) < 2:
-            raise UserError(
-                "server: there is 1 example; expected at least two, one for the game and one to judge"
-            )
-        order = torch.from_numpy(rng.stream(seed, "server halves").permutation(len(y)))
-        game, judge = order[: len(y) // 2].sort().values, order[len(y) // 2 :].sort().values
+        played, judged = _halves((x, y), seed) if game is None else (read("game", game), (x, y))
+        agree([("server", x), ("game", played[0])])
         super().__init__(
-            train=Examples.of(roles["train"], augment),
+            train=replace(Examples.of(roles["train"], augment), in_order=in_order),
             test=Examples.of(roles["test"]),
-            game=_in_blocks(x[game], y[game]),
-            server_test=_in_blocks(x[judge], y[judge]),
+            game=in_blocks(*played),
+            server_test=in_blocks(*judged),
             holdout=Examples.of(roles["holdout"]) if "holdout" in roles else None,
         )
 
@@ -125,6 +126,12 @@ class FederatedData(Splits):
         )
 
 
+def server_halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Places of the server's examples that the game uses, and of those that only evaluate."""
+    order = torch.from_numpy(rng.stream(seed, "server halves").permutation(count))
+    return order[: count // 2].sort().values, order[count // 2 :].sort().values
+
+
 def _listed(name: str, clients: Iterable[Given]) -> list[Given]:
     if isinstance(clients, str | Mapping | Tensor | np.ndarray | Dataset) or not isinstance(
         clients, Iterable
@@ -159,6 +166,17 @@ def _check(shares: dict[str, Any]) -> None:
         )
 
 
-def _in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
+def _halves(server: Pair, seed: int) -> tuple[Pair, Pair]:
+    """The server's examples for the game, and those that only evaluate."""
+    x, y = server
+    if len(y) < 2:
+        raise UserError(
+            "server: there is 1 example; expected at least two, one for the game and one to judge"
+        )
+    game, judge = server_halves(len(y), seed)
+    return (x[game], y[game]), (x[judge], y[judge])
+
+
+def in_blocks(x: Tensor, y: Tensor, size: int = 1000) -> Examples:
     """Split the server's examples into blocks, so that workers can evaluate them in parallel."""
     return Examples(x, y, torch.tensor([*range(0, len(y), size), len(y)]))

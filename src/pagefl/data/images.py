@@ -10,7 +10,7 @@ from pagefl.core.errors import UserError
 from . import partition
 from .augment import crop_and_flip
 from .federated import FederatedData
-from .originals import Original
+from .originals import Arrays, Original
 from .partition import Partition
 
 Split = Literal["labels", "iid", "shards"]
@@ -33,20 +33,35 @@ def federation(
     The server gets the same share of the test images.
     """
     arrays = original.load()
-    x, y = arrays["train.x"], arrays["train.y"]
-    count = min(len(y), clients * per_client)
+    pool = some_for_clients(arrays, clients, per_client, seed)
+    share = len(pool["train.y"]) / len(arrays["train.y"])
+    public = _some(len(arrays["test.y"]), max(2, round(len(arrays["test.y"]) * share)), seed, "test")
+    pool |= {name: arrays[name][public] for name in ("test.x", "test.y")}
+    return dealt(pool, clients, split, delta, sigma, augment, seed)
+
+
+def some_for_clients(arrays: Arrays, clients: int, per_client: int, seed: int) -> Arrays:
+    """The same arrays, with `clients` times `per_client` of the training images."""
+    count = min(len(arrays["train.y"]), clients * per_client)
     if count < 4 * clients:
         raise UserError(
             f"task.clients = {clients}: {count} images leave fewer than 4 for each; use fewer clients"
         )
-    chosen = _some(len(y), count, seed, "train")
-    dealt = deal(y[chosen], clients, split, delta, sigma, seed)
-    public = _some(len(arrays["test.y"]), max(2, round(len(arrays["test.y"]) * count / len(y))), seed, "test")
-    own = [chosen[torch.from_numpy(dealt.client(i))] for i in range(clients)]
+    chosen = _some(len(arrays["train.y"]), count, seed, "train")
+    return arrays | {name: arrays[name][chosen] for name in ("train.x", "train.y")}
+
+
+def dealt(
+    pool: Arrays, clients: int, split: Split, delta: float, sigma: float, augment: bool, seed: int
+) -> FederatedData:
+    """Deal all training images to the clients. The server gets the test images."""
+    x, y = pool["train.x"], pool["train.y"]
+    owned = deal(y, clients, split, delta, sigma, seed)
+    own = [torch.from_numpy(owned.client(i)) for i in range(clients)]
     return FederatedData.split(
         [(x[mine], y[mine]) for mine in own],
         test=LOCAL_TEST,
-        server=(arrays["test.x"][public], arrays["test.y"][public]),
+        server=(pool["test.x"], pool["test.y"]),
         seed=seed,
         augment=crop_and_flip if augment else None,
     )

@@ -128,8 +128,10 @@ def _roles(lines: list[str], flush_left: bool) -> dict[str, list[str]]:
     return roles
 
 
-def federation(clients: int, per_client: int, seed: int) -> FederatedData:
+def federation(clients: int, per_client: int, seed: int, length: int = LENGTH) -> FederatedData:
     """A federation in which each client is a role with enough samples.
+
+    A sample is cut to its last `length` characters.
 
     A client trains on the beginning of its text and is tested on what follows. The server gets the rest. A
     gap of one window separates the parts, so that no character is in two of them.
@@ -152,9 +154,11 @@ def federation(clients: int, per_client: int, seed: int) -> FederatedData:
     chosen = able[torch.from_numpy(rng.stream(seed, "shakespeare", "roles").permutation(len(able)))][:clients]
     firsts = [0, parts[0] + LENGTH, parts[0] + parts[1] + 2 * LENGTH]
     train, test, server = (
-        [windows(arrays, int(user), first, count) for user in chosen]
+        [
+            (x[:, LENGTH - length :], y)
+            for x, y in (windows(arrays, int(user), first, count) for user in chosen)
+        ]
         for first, count in zip(firsts, parts, strict=True)
     )
-    return FederatedData(
-        train, test, (torch.cat([x for x, _ in server]), torch.cat([y for _, y in server])), seed=seed
-    )
+    public = torch.cat([x for x, _ in server]), torch.cat([y for _, y in server])
+    return FederatedData(train, test, public, seed=seed, in_order=True)

@@ -36,6 +36,15 @@ def train(message: Message, context: Context) -> Message:
     )
 
 
+@app.evaluate()
+def personal_step(message: Message, context: Context) -> Message:
+    """Try the personal steps on this client's hold-out, or take the one that was chosen."""
+    node, orders, _ = _open(message, context)
+    asked = message.content[wire.ASK]
+    told = node.personal_step(orders, wire.step(message.content))
+    return Message(wire.pack({}, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message)
+
+
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
     config = context.node_config
     text = str(context.run_config["spec"])

@@ -9,12 +9,14 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from pagefl.core.errors import UserError
+from pagefl.core.personal import Step
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.messages import Orders
 from pagefl.runtime.halves import Say
 
 from . import wire
 from .client_app import NUMBER
+from .node import told_of_step
 from .remote import Replies, Reply
 from .told import UNTOLD_AT_FIRST, implausible
 
@@ -98,12 +100,23 @@ class GridNodes:
         return int(number), told
 
     def ask(self, orders: Orders) -> Replies:
+        """One round of the clients that are ordered to train."""
+        content = wire.pack_orders(orders, self.run)
+        return self._ask(orders, MessageType.TRAIN, content, self.due, self.told)
+
+    def ask_for_step(self, orders: Orders, step: Step | None) -> Replies:
+        """The personal step, or a trial of all of them."""
+        content, told = wire.pack_orders(orders, self.run, step), told_of_step(self.spec, step)
+        return self._ask(orders, MessageType.EVALUATE, content, {}, told)
+
+    def _ask(
+        self, orders: Orders, kind: str, content: RecordDict, due: dict[str, torch.Size], told: set[str]
+    ) -> Replies:
         late, round = self._count_late(), orders.round
         here = {number: node for node, number in self.numbers.items()}
         asked = [number for number in orders.clients.tolist() if number in here]
-        content = wire.pack_orders(orders, self.run)
         messages = [
-            Message(content, dst_node_id=here[number], message_type=MessageType.TRAIN, group_id=str(round))
+            Message(content, dst_node_id=here[number], message_type=kind, group_id=str(round))
             for number in asked
         ]
         waiting = dict(zip(self.grid.push_messages(messages), asked, strict=True))
@@ -115,7 +128,7 @@ class GridNodes:
                 if _gone(reply):
                     continue
                 try:
-                    replies[number] = self._checked(reply, round)
+                    replies[number] = self._checked(reply, round, due, told)
                 except wire.Refused as reason:
                     refused[number] = str(reason)
             sleep(POLL_SECONDS if waiting else 0)
@@ -123,13 +136,15 @@ class GridNodes:
         missing = len(orders.clients) - len(replies) - len(refused)
         return Replies(replies, refused, missing, late)
 
-    def _checked(self, reply: Message | None, round: int) -> Reply:
+    def _checked(
+        self, reply: Message | None, round: int, due: dict[str, torch.Size], told: set[str]
+    ) -> Reply:
         content = _content(reply)
         wire.only(content, wire.ARRAYS, wire.NUMBERS, wire.ASK)
         asked = content[wire.ASK]
         if not isinstance(asked, ConfigRecord) or dict(asked) != {"run": self.run, "round": round}:
             raise wire.Refused(f"it answers another question than that of round {round}")
-        return Reply(wire.arrays(content, self.due), wire.numbers(content, self.told))
+        return Reply(wire.arrays(content, due), wire.numbers(content, told))
 
     def _count_late(self) -> int:
         came = dict(self._pull(self.overdue))

@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pagefl.core import personal
 from pagefl.core.algorithm import State
 from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData
+from pagefl.core.personal import Step
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.leaders import Leaders
 from pagefl.game.messages import SIZE, Answer, Orders
@@ -15,13 +17,25 @@ from pagefl.runtime import checkpoint, halves
 from pagefl.runtime.directory import RunDirectory
 from pagefl.runtime.simulation import one_numeric_mode
 
+from .told import HOLDOUT
+
+PERSONAL = "personal"  # folder of the client's own model, after the personal step
 TELLS = {  # what a spec may let a client report, besides its upload and its number of examples
     "accuracy": ("test_accuracy", "before_accuracy"),
     "loss": ("test_loss", "before_loss", "train_loss"),
-    "moves": ("lr", "epochs"),
+    "moves": ("lr", "epochs", "gradients"),
     "rewards": ("reward", "critic_loss", "actor_loss"),
+    "holdout": (),
 }
 REWARDS = {"reward", "train_loss"}  # computed only if somebody plays for them
+
+
+def told_of_step(spec: RunSpec, step: Step | None) -> set[str]:
+    """What every node reports of its personal step. None: of all that it tries."""
+    tried = HOLDOUT[: len(personal.choices(spec.lr, spec.epochs))]
+    found = {"holdout": tried} if step is None else {"accuracy": ("personal_accuracy",)}
+    found["moves"] = ("gradients",)
+    return {name for group in spec.deploy.tells for name in found.get(group, ())}
 
 
 def told_by(spec: RunSpec, rewarded: bool) -> set[str]:
@@ -75,8 +89,26 @@ class Node:
             upload = {name: torch.full_like(value, torch.nan) for name, value in upload.items()}
         return upload, self._told(answer)
 
+    def personal_step(self, orders: Orders, step: Step | None) -> dict[str, float]:
+        """Try every personal step from the received model, or take one. The model stays on this node."""
+        with RunDirectory(self.folder).alone(), one_numeric_mode():
+            self._load(orders.round + 1)
+            if step is None:
+                trials = self.leaders.try_steps(orders)
+                found = dict(zip(HOLDOUT, trials.losses[0].tolist(), strict=False))
+                found["gradients"] = trials.gradients
+            else:
+                tuned = self.leaders.take_step(orders, step)
+                found = {"personal_accuracy": float(tuned.accuracy[0]), "gradients": tuned.gradients}
+                (self.folder / PERSONAL).mkdir(exist_ok=True)
+                own = {"personal": self.leaders.half.stepped[0]}
+                checkpoint.save(self.folder / PERSONAL, own, {"round": orders.round})
+        return {name: found[name] for name in told_of_step(self.spec, step)}
+
     def _told(self, answer: Answer) -> dict[str, float]:
-        return {name: float(answer.told[name][0]) for name in told_by(self.spec, self.leaders.rewarded)}
+        found = {name: float(values[0]) for name, values in answer.told.items()}
+        found["gradients"] = answer.gradients
+        return {name: found[name] for name in told_by(self.spec, self.leaders.rewarded)}
 
     def _save(self, round: int) -> None:
         checkpoint.save(self.folder, self.leaders.state(), {"round": round})

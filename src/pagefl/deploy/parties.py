@@ -1,6 +1,7 @@
 """The data of each party: one file with its own examples, and nothing of the others."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,13 +25,14 @@ def client_file(number: int) -> str:
 def write(data: Splits, folder: Path) -> None:
     """Write a federation's examples: one file for the server, one for each client."""
     folder.mkdir(parents=True, exist_ok=True)
-    augment = {"augment": data.train.augment.__name__} if data.train.augment else None
+    facts = {"augment": data.train.augment.__name__} if data.train.augment else {}
+    facts |= {"in_order": "yes"} if data.train.in_order else {}
     own = {"train": data.train, "test": data.test, **({"holdout": data.holdout} if data.holdout else {})}
     for i in range(len(data.train)):
         save_file(
             _flat({role: examples.client(i) for role, examples in own.items()}),
             folder / client_file(i),
-            augment,
+            facts or None,
         )
     public = {
         role: (examples.x, examples.y)
@@ -51,7 +53,7 @@ def read_client(path: Path, holdout: bool) -> ClientData:
     """Read a block of one client."""
     tensors, facts = _read(path, ["train", "test", *(["holdout"] if holdout else [])], ["holdout"])
     augment = AUGMENTS.get(facts.get("augment", ""))
-    train = Examples.of([tensors["train"]], augment)
+    train = replace(Examples.of([tensors["train"]], augment), in_order="in_order" in facts)
     test, held = (Examples.of([tensors[role]]) if role in tensors else None for role in ("test", "holdout"))
     assert test is not None
     return ClientData(train, test, held)

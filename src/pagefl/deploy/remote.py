@@ -10,11 +10,12 @@ import torch
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError
+from pagefl.core.personal import Step, Trials, Tuned
 from pagefl.game.messages import Answer, Orders, table
 from pagefl.runtime.halves import Say
 from pagefl.runtime.settings import DeploySettings
 
-from .told import NOT_JUDGED, UNTOLD_IN_A_ROUND, implausible
+from .told import HOLDOUT, NOT_JUDGED, UNTOLD_IN_A_ROUND, implausible
 
 NOBODY = np.empty(0, np.int64)
 
@@ -40,6 +41,8 @@ class Nodes(Protocol):
         """What nodes report that are new in this run, or have come back."""
 
     def ask(self, orders: Orders) -> Replies: ...
+
+    def ask_for_step(self, orders: Orders, step: Step | None) -> Replies: ...
 
 
 class RemoteClients:
@@ -83,7 +86,41 @@ class RemoteClients:
 
         told = self._table({number: reply.told for number, reply in good.items()})
         absent = {"missing": replies.missing, "late": replies.late}
-        return Answer(_array(good), _array(refused), rows(self.uploads), rows(self.experience), told, absent)
+        return Answer(
+            _array(good),
+            _array(refused),
+            rows(self.uploads),
+            rows(self.experience),
+            told,
+            _gradients(good),
+            absent,
+        )
+
+    def try_steps(self, orders: Orders) -> Trials:
+        good = self._of_step(orders, None)
+        tried = [name for name in HOLDOUT if any(name in reply.told for reply in good.values())]
+        losses = np.full((self.clients, len(tried)), np.nan)
+        for number, reply in good.items():
+            losses[number] = [reply.told[name] for name in tried]
+        return Trials(losses, _gradients(good))
+
+    def take_step(self, orders: Orders, step: Step) -> Tuned:
+        good = self._of_step(orders, step)
+        accuracy = np.full(self.clients, np.nan)
+        for number, reply in good.items():
+            accuracy[number] = reply.told.get("personal_accuracy", np.nan)
+        return Tuned(accuracy, _gradients(good))
+
+    def _of_step(self, orders: Orders, step: Step | None) -> dict[int, Reply]:
+        """The replies about the personal step that can be used."""
+        replies = self.nodes.ask_for_step(orders, step)
+        refused = dict(replies.refused)
+        for number, reply in replies.good.items():
+            if reason := implausible(reply.told, set(HOLDOUT)):
+                refused[number] = reason
+        for number, reason in sorted(refused.items()):
+            self.say(f"round {orders.round}: client {number} is left out of the personal step: {reason}")
+        return {number: reply for number, reply in sorted(replies.good.items()) if number not in refused}
 
     def state(self) -> State:
         """Nothing: clients keep their state on their nodes."""
@@ -117,13 +154,18 @@ class RemoteClients:
     def _table(self, told: dict[int, dict[str, float]]) -> dict[str, np.ndarray]:
         found = table(self.clients)
         for number, values in told.items():
-            for name, value in values.items():
-                found[name][number] = value
+            for name in found.keys() & values.keys():
+                found[name][number] = values[name]
         return found
 
 
 def _array(numbers: dict[int, object] | dict[int, str] | dict[int, Reply]) -> Integers:
     return np.array(sorted(numbers), np.int64)
+
+
+def _gradients(replies: dict[int, Reply]) -> float:
+    """Gradient evaluations of all that replied; NaN if they do not tell."""
+    return sum(reply.told.get("gradients", math.nan) for reply in replies.values())
 
 
 def _norm(arrays: State, names: Set[str]) -> float:

@@ -96,6 +96,11 @@ def _check(spec: RunSpec, out: Path) -> None:
         raise UserError(
             f'deploy.tells = {spec.deploy.tells}: reward = "weighted-local" needs "loss" among them'
         )
+    if spec.personal.when != "never" and "holdout" not in spec.deploy.tells:
+        raise UserError(
+            f'deploy.tells = {spec.deploy.tells}: the personal step needs "holdout" among them; or set '
+            'personal.when = "never"'
+        )
     if (out / SPEC).exists() and (out / SPEC).read_text() != spec.toml():
         raise UserError(f"{out} holds a run of another spec; choose another directory")
 

@@ -6,20 +6,22 @@ from math import isnan
 ACCURACY = (0.0, 1.0)
 LOSS = (-1e-3, 1e9)  # rounding may give a value just below zero
 AGENT_LOSS = (-1e30, 1e30)  # squared, for rewards of up to 1e9 per round
+HOLDOUT = tuple(f"holdout_{i}" for i in range(200))  # more than there are choices of a personal step
 RANGES = {
     "number": (0, 1e9),
     "size": (1, 1e9),
-    **dict.fromkeys(("test_accuracy", "before_accuracy"), ACCURACY),
-    **dict.fromkeys(("test_loss", "before_loss", "train_loss"), LOSS),
+    "gradients": (0, 1e15),
+    **dict.fromkeys(("test_accuracy", "before_accuracy", "personal_accuracy"), ACCURACY),
+    **dict.fromkeys(("test_loss", "before_loss", "train_loss", *HOLDOUT), LOSS),
     "lr": (1e-12, 1e6),
     "epochs": (1, 1e6),
     "reward": (0, 1e9),  # one over a loss, which has a lower bound
     **dict.fromkeys(("critic_loss", "actor_loss"), AGENT_LOSS),
 }
-WHOLE = ("number", "size", "epochs")
+WHOLE = ("number", "size", "epochs", "gradients")
 NOT_JUDGED = {"test_accuracy", "test_loss", "before_accuracy", "before_loss"}  # in rounds without accuracies
 UNTOLD_IN_A_ROUND = {"critic_loss", "actor_loss"}  # not before an agent learns, nor without agents
-UNTOLD_AT_FIRST = {"lr", "epochs", "reward", *UNTOLD_IN_A_ROUND}  # nothing has been played yet
+UNTOLD_AT_FIRST = {"lr", "epochs", "gradients", "reward", *UNTOLD_IN_A_ROUND}  # nothing has been played yet
 
 
 def implausible(told: Mapping[str, float], untold: Set[str]) -> str | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pagefl.core import layout
 from pagefl.core.algorithm import State
+from pagefl.core.personal import Step
 from pagefl.game.messages import Orders
 from pagefl.game.rewards import DemandRatio
 
@@ -37,12 +38,17 @@ def pack(
     return records
 
 
-def pack_orders(orders: Orders, run: str) -> RecordDict:
-    """A message to a node. With a round it asks for training, otherwise for the client's number."""
+def pack_orders(orders: Orders, run: str, step: Step | None = None) -> RecordDict:
+    """A message to a node. With a round it asks for training, otherwise for the client's number.
+
+    `step`: the personal step that the client takes.
+    """
     ask: dict[str, int | float | str] = {"run": run}
     if orders.round:
         ask |= {"round": orders.round, "demand": str(orders.demand), "mean_size": orders.mean_size}
         ask |= {"judged": int(orders.judged)}
+    if step is not None:
+        ask |= step._asdict()
     return pack({**orders.sent, **orders.policy}, ask=ask)
 
 
@@ -61,6 +67,17 @@ def orders(
         mean_size=float(ask.get("mean_size", 1.0)),  # type: ignore[arg-type]
         judged=bool(ask.get("judged", 1)),
     )
+
+
+def step(records: RecordDict) -> Step | None:
+    """The personal step to take; None: try all of them."""
+    ask = records[ASK]
+    assert isinstance(ask, ConfigRecord)
+    if "start" not in ask:
+        return None
+    if (start := ask["start"]) not in ("shared", "own"):
+        raise Refused(f"its start is {quoted(str(start))}, and due is shared or own")
+    return Step(start, float(ask["lr"]), int(ask["epochs"]))  # type: ignore[arg-type]
 
 
 def _array(value: Tensor) -> Array:

@@ -32,8 +32,9 @@ def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]
 
 DEFAULT_ALGORITHM = "fedavg"
 
-# Names for an algorithm together with its players.
+# Names for an algorithm together with its players. `personal`: it is meant with the personal step.
 NICKNAMES: dict[str, dict[str, str]] = {
+    "fedavg-ft": {"algorithm": "fedavg", "players": "fixed", "personal": "end"},
     "page": {"algorithm": "fedavg", "players": "page"},
     "dapfl": {"algorithm": "fedavg", "players": "dapfl"},
 }
@@ -51,10 +52,12 @@ ALGORITHMS: dict[str, Mapping[str, Number]] = {
     "pfedme": {"lr": 0.005},
 }
 
-# Settings at laptop scale, where a task has fewer epochs.
-LAPTOP_EFFORT: dict[str, Mapping[str, Number]] = {
-    "dapfl": {"players.epochs_max": 4},
-    "page": {"players.epochs_max": 4},
+# Settings in the tables at laptop scale, on tasks with one local epoch. pFedMe's lr times its lam must stay
+# below one.
+ONE_EPOCH: dict[str, Mapping[str, Number]] = {
     "ditto": {"algorithm.personal_epochs": 1},
-    "fedrecon": {"algorithm.reconstruction_epochs": 1},
+    "fedrep": {"algorithm.head_epochs": 1},
+    "fedrecon": {"epochs": 1, "algorithm.reconstruction_epochs": 1},
+    "pfedme": {"lr": 0.05, "algorithm.personal_lr": 0.05},
+    "fedadam": {"algorithm.server_lr": 0.01},
 }

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from pagefl.algorithms import ALGORITHMS
 from pagefl.game.players import PLAYERS
-from pagefl.runtime.settings import DeploySettings
+from pagefl.runtime.settings import DeploySettings, PersonalSettings
 
 from .spec import RunSpec, own_settings
 from .tasks import BUILDERS
@@ -71,7 +71,8 @@ def summary(builder: Callable[..., object]) -> str:
 
 def every() -> dict[str, list[Setting]]:
     """All settings, grouped by what they belong to."""
-    found = {"run": of_model(RunSpec), "deploy": of_model(DeploySettings, "deploy.")}
+    found = {"run": of_model(RunSpec), "personal": of_model(PersonalSettings, "personal.")}
+    found |= {"deploy": of_model(DeploySettings, "deploy.")}
     found |= {f"task {name}": of_builder(builder, "task.") for name, builder in BUILDERS.items()}
     found |= {f"algorithm {name}": of_builder(builder, "algorithm.") for name, builder in ALGORITHMS.items()}
     found |= {f"players {name}": of_builder(builder, "players.") for name, builder in PLAYERS.items()}
@@ -103,6 +104,8 @@ def page() -> str:
 
 
 def _type(about: dict[str, Any]) -> str:
+    if "const" in about:
+        return str(about["const"])
     if "enum" in about:
         return "one of " + ", ".join(str(value) for value in about["enum"])
     if "anyOf" in about:

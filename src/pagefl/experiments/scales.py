@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pagefl.algorithms import ALGORITHMS
 from pagefl.core.errors import UserError
 
-from .defaults import LAPTOP_EFFORT
+from .defaults import NICKNAMES, ONE_EPOCH
 from .paper import TABLES, Columns, Figure, Panel, Published
 from .spec import Raw, RunSpec, put, resolve
 from .tasks import TASKS
@@ -41,16 +42,27 @@ def experiment(name: str, scale: Scale) -> Experiment:
     if name not in TABLES:
         raise UserError(f"reproduce {name}: expected one of {', '.join(TABLES)}")
     table = TABLES[name]
-    return Experiment(name, table.title, tuple(_block(panel, scale) for panel in table.panels), table.figure)
+    blocks = [
+        _block(panel, task, scale)
+        for panel in table.panels
+        for task in (panel.laptop if panel.laptop and scale == "laptop" else (panel.task,))
+    ]
+    return Experiment(name, table.title, tuple(blocks), table.figure)
 
 
-def _block(panel: Panel, scale: Scale) -> Block:
-    task = panel.laptop if panel.laptop and scale == "laptop" else panel.task
-    rows = {label: _runs(task, row.settings, scale) for label, row in panel.rows.items()}
-    published = {
-        label: row.published for label, row in panel.rows.items() if row.published and task == panel.task
-    }
-    return Block(f"{task}, {panel.about}" if panel.about else task, task, rows, published, panel.shows)
+def _block(panel: Panel, task: str, scale: Scale) -> Block:
+    wanted = {**panel.rows, **(panel.beside if scale == "laptop" else {})}
+    able = {label: row for label, row in wanted.items() if _fits(row.settings["algorithm"], task)}
+    rows = {label: _runs(task, row.settings, scale) for label, row in able.items()}
+    published = {label: row.published for label, row in able.items() if row.published}
+    title = task if task == panel.task else f"{task} (paper: {panel.task})"
+    return Block(f"{title}, {panel.about}" if panel.about else title, task, rows, published, panel.shows)
+
+
+def _fits(method: str, task: str) -> bool:
+    """A logistic model has no body to share."""
+    algorithm = NICKNAMES.get(method, {}).get("algorithm", method)
+    return not (TASKS[task].logistic and ALGORITHMS[algorithm].needs_body)
 
 
 def _runs(task: str, settings: Mapping[str, Any], scale: Scale) -> list[RunSpec]:
@@ -63,12 +75,13 @@ def _runs(task: str, settings: Mapping[str, Any], scale: Scale) -> list[RunSpec]
         smaller = {"epochs": 1, "rounds": 2, "task.clients": 4}
         if small and "per_client" in small.task:
             smaller["task.per_client"] = 40
-    elif scale == "laptop" and small:
-        seeds = (0,)
-        smaller = {**small.laptop, **LAPTOP_EFFORT.get(settings["algorithm"], {})}
-    elif scale == "laptop" and settings.get("task.clients", 0) > 100:
-        seeds = (0,)
-    raw: Raw = {"task": f"{task}-small" if small and scale != "paper" else task}
+    elif scale == "laptop":
+        seeds = (0,) if settings.get("task.clients", 0) > 100 else TASKS[task].seeds
+        if TASKS[task].run["epochs"] == 1:
+            usual = ONE_EPOCH.get(settings["algorithm"], {})
+            smaller = {name: value for name, value in usual.items() if name not in settings}
+        smaller["judge_every"] = max(1, int(TASKS[task].run["rounds"]) // 30)
+    raw: Raw = {"task": f"{task}-small" if small and scale == "smoke" else task}
     for name, value in {**settings, **smaller}.items():
         put(raw, name, value)
     raw["clients_every"] = resolve(raw).rounds  # record the clients in the last round only

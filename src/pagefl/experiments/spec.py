@@ -105,7 +105,7 @@ def resolve(
         raw["task"] = _resolve_own("task", raw["task"], BUILDERS, skip=("seed",))
         of_task = TASKS[raw["task"]["name"]].run
     if algorithm is None:
-        raw |= _without_nickname(raw["algorithm"], raw["players"])
+        raw |= _without_nickname(raw["algorithm"], raw["players"], raw.get("personal", {}))
     given = raw["players"] = {OLD_NAMES.get(name, name): value for name, value in raw["players"].items()}
     if players is not None:
         raw["players"] = _stands_for(
@@ -226,12 +226,12 @@ def put(raw: Raw, name: str, value: Any) -> None:
     table, _, own = name.rpartition(".")
     if table in TABLES:
         raw[table] = {**_table(table, raw.get(table, {})), own: value}
-    elif table == "deploy" and isinstance(given := raw.get(table, {}), dict):
+    elif table in ("deploy", "personal") and isinstance(given := raw.get(table, {}), dict):
         raw[table] = {**given, own: value}
     elif table:
         raise UserError(
             f"{shortened(name)} = {shown(value)}: {shortened(table)} is not a table; tables are "
-            f"{', '.join(TABLES)} and deploy"
+            f"{', '.join(TABLES)}, personal and deploy"
         )
     else:
         raw[name] = value
@@ -269,8 +269,8 @@ def _table(kind: str, given: Any) -> Raw:
     return dict(table)
 
 
-def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
-    """Both tables, if the algorithm's name stands for an algorithm with its players; otherwise nothing."""
+def _without_nickname(algorithm: Raw, players: Raw, personal: Any) -> Raw:
+    """What the algorithm's name means, if it stands for an algorithm with its players; otherwise nothing."""
     nickname = algorithm.get("name", "")
     meaning = defaults.NICKNAMES.get(nickname)
     if meaning is None:
@@ -281,6 +281,11 @@ def _without_nickname(algorithm: Raw, players: Raw) -> Raw:
             f"players = {shown(players['name'])}: algorithm = {nickname!r} means {meaning['algorithm']} "
             "with players "
             f"{meaning['players']}; leave players out, or choose algorithm = {meaning['algorithm']!r}"
+        )
+    if "personal" in meaning and isinstance(personal, dict) and personal.get("when") == "never":
+        raise UserError(
+            f"personal.when = 'never': algorithm = {nickname!r} means {meaning['algorithm']} with the "
+            f"personal step; leave it out, or choose algorithm = {meaning['algorithm']!r}"
         )
     return {"algorithm": {**algorithm, "name": meaning["algorithm"]}, "players": players}
 
@@ -353,6 +358,8 @@ def _validate(kind: type[Kind], values: Raw, prefix: str = "") -> Kind:
             names = f"one of {', '.join(valid)}" if valid else "no setting"
             hint = _meant(_name(last), valid)
             raise UserError(f"{field} = {given}: there is no such setting{hint}; expected {names}") from None
+        if error["type"] == "missing":
+            raise UserError(f"{field} is missing: it has no default; set it, as in --set {field}=…") from None
         message = shortened(error["msg"].replace("Input should", "it should"), 200)
         raise UserError(f"{field} = {given}: {message}") from None
 

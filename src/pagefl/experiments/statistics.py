@@ -29,8 +29,9 @@ LOCAL = {  # of the last round, with their labels in tables
     "local_std": "std over clients",
     "local_worst10": "worst tenth",
 }
-CURVES = ("global_accuracy", "local_accuracy", *LOCAL)
-METRICS = ("global_last", "global_best", "local_last", "local_best", *LOCAL)
+PERSONAL = ("personal_accuracy", "gradients", "gradients_personal")  # of the last round
+CURVES = ("global_accuracy", "local_accuracy", *LOCAL, *PERSONAL)
+METRICS = ("global_last", "global_best", "local_last", "local_best", *LOCAL, *PERSONAL)
 CONVERGENCE = tuple(f"{side}_{what}" for side in SIDES for what in ("converged", "plateau"))
 Curve = npt.NDArray[np.float64]
 
@@ -72,7 +73,7 @@ def by_run(runs: Sequence[tuple[RunSpec, Sequence[Record]]]) -> pd.DataFrame:
             curve = of[f"{side}_accuracy"]
             row[f"{side}_last"], row[f"{side}_best"] = curve[-1], pd.Series(curve).max()
             row[f"{side}_converged"], row[f"{side}_plateau"] = converged(curve) or (np.nan, np.nan)
-        rows.append(row | {name: of[name][-1] for name in LOCAL})
+        rows.append(row | {name: of[name][-1] for name in (*LOCAL, *PERSONAL)})
     return pd.DataFrame(rows, columns=["seed", "finished", *METRICS, *CONVERGENCE])
 
 

@@ -28,11 +28,12 @@ from pagefl.runtime.directory import InUse, RunDirectory
 from pagefl.runtime.loop import play
 from pagefl.runtime.settings import NO_MATTER
 
+from . import ledger
 from . import spec as specs
 from .spec import RunSpec
 
 FINISHED = "finished"  # a file in the run's directory
-VERSION = 2  # version of the results: a new one repeats every run
+VERSION = 3  # version of the results: a new one repeats every run
 LOOK_SECONDS = 1.0
 MEASURED_CLIENTS, MEASURED_ROUNDS = 4, 3
 QUICK_SECONDS, ENOUGH_SECONDS = 2.0, 20.0
@@ -81,13 +82,21 @@ def grid(raw: specs.Raw) -> list[RunSpec]:
 
 
 def run_missing(
-    wanted: Iterable[RunSpec], folder: Path, jobs: int, watch: Watch = lambda progress: None
+    wanted: Iterable[RunSpec],
+    folder: Path,
+    jobs: int,
+    watch: Watch = lambda progress: None,
+    kept: Path | None = None,
 ) -> Progress:
-    """Run until every run has finished or failed. A Ctrl-C stops after the current rounds."""
+    """Run until every run has finished or failed. A Ctrl-C stops after the current rounds.
+
+    `kept`: a ledger. Its runs are not repeated, and each run that finishes is written to it.
+    """
     entries = {name_of(spec): spec for spec in wanted}
     progress = Progress(len(entries), sum(spec.rounds for spec in entries.values()))
     folder.mkdir(parents=True, exist_ok=True)
-    waiting = [name for name in entries if not (folder / name / FINISHED).exists()]
+    written = set(ledger.read(kept)) if kept else set()
+    waiting = [name for name in entries if name not in written and not (folder / name / FINISHED).exists()]
     workers = max(1, len(os.sched_getaffinity(0)) // jobs)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -104,8 +113,15 @@ def run_missing(
         running[ours] = (name, process)
 
     def look() -> None:
-        progress.finished = sum((folder / name / FINISHED).exists() for name in entries)
-        progress.rounds_done = sum(rounds_done(folder / name) for name in entries)
+        done = {name for name in entries if name in written or (folder / name / FINISHED).exists()}
+        for name in sorted(done - written):
+            if kept:
+                ledger.append(kept, name, record.read(folder / name)[0])
+            written.add(name)
+        progress.finished = len(done)
+        progress.rounds_done = sum(
+            spec.rounds if name in done else rounds_done(folder / name) for name, spec in entries.items()
+        )
         watch(progress)
 
     stopping = False
@@ -146,19 +162,20 @@ def _no_main_module() -> Iterator[None]:
         sys.modules["__main__"] = kept
 
 
-def cost(wanted: Iterable[RunSpec], folder: Path) -> dict[str, float]:
+def cost(wanted: Iterable[RunSpec], folder: Path, kept: Path | None = None) -> dict[str, float]:
     """Estimated seconds of the missing runs on this machine, one after the other, by task and method.
 
     A round is measured with a few clients and scaled to all. If it is quick, it is measured with all clients.
     """
     missing: dict[str, list[RunSpec]] = defaultdict(list)
+    written = ledger.read(kept) if kept else {}
     for name, spec in {name_of(spec): spec for spec in wanted}.items():
-        if not (folder / name / FINISHED).exists():
+        if name not in written and not (folder / name / FINISHED).exists():
             missing[f"{spec.label} on {spec.task['name']}"].append(spec)
     seconds = {}
     for what, specs_of in missing.items():
         first = specs_of[0]
-        clients = first.task["clients"]
+        clients = first.task["clients"] or len(first.make_task().data.train)  # 0 for all
         few = min(MEASURED_CLIENTS, clients)
         round_seconds = _a_round(first, few) * clients / few
         if round_seconds < QUICK_SECONDS:
@@ -213,14 +230,15 @@ class Found(NamedTuple):
     path: Path
 
 
-def finished(wanted: Iterable[RunSpec], folder: Path) -> list[Found]:
-    """The runs that have finished."""
-    entries = {name_of(spec): spec for spec in wanted}
-    found = [
-        Found(name, spec, record.read(folder / name)[0], folder / name)
-        for name, spec in entries.items()
-        if (folder / name / FINISHED).exists()
-    ]
+def finished(wanted: Iterable[RunSpec], folder: Path, kept: Path | None = None) -> list[Found]:
+    """The runs that have finished. Those that only a ledger knows have no directory."""
+    written = ledger.read(kept) if kept else {}
+    found = []
+    for name, spec in {name_of(spec): spec for spec in wanted}.items():
+        if (folder / name / FINISHED).exists():
+            found.append(Found(name, spec, record.read(folder / name)[0], folder / name))
+        elif name in written:
+            found.append(Found(name, spec, written[name], folder / name))
     for one in found:
         if not one.rounds:
             raise UserError(

@@ -55,6 +55,11 @@ class Follower:
         orders = self._orders(round, clients, demand, float(np.nanmean(self.known[SIZE])))
         return orders._replace(judged=judged, sample=self.sample if judged else NOBODY)
 
+    def farewell(self, round: int) -> Orders:
+        """The model that this round ended with, for everybody's personal step."""
+        everybody = np.arange(self.half.clients)
+        return self._orders(round, everybody, DemandRatio(), float(np.nanmean(self.known[SIZE])))
+
     def _orders(self, round: int, clients: Integers, demand: DemandRatio, mean_size: float) -> Orders:
         sent = {name: rows[0] for name, rows in self.half.sent.items()}
         return Orders(round, clients, sent, self.policy.sent, demand, mean_size)

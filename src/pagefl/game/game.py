@@ -2,8 +2,10 @@
 
 from typing import Protocol
 
+from pagefl.core import personal
 from pagefl.core.algorithm import State
 from pagefl.core.errors import UserError
+from pagefl.core.personal import Step, Trials, Tuned
 
 from .follower import Follower, Round
 from .messages import Answer, Orders
@@ -18,6 +20,12 @@ class Clients(Protocol):
 
     def answer(self, orders: Orders) -> Answer:
         """One round of those that are ordered to train."""
+
+    def try_steps(self, orders: Orders) -> Trials:
+        """Every choice of a personal step from the model that is sent, on the clients' hold-outs."""
+
+    def take_step(self, orders: Orders, step: Step) -> Tuned:
+        """The personal step that was chosen, on all training data."""
 
     def state(self) -> State:
         """What of theirs is kept here, for checkpoints."""
@@ -47,6 +55,15 @@ class Game:
         self.check(round, answer)
         self.follower.note(answer)
         return self.follower.follow(orders, answer)
+
+    def personal_step(self, round: int) -> tuple[Step, Tuned]:
+        """One step for all clients, chosen on their hold-outs, then taken. Training is not affected by it."""
+        orders = self.follower.farewell(round)
+        trials = self.clients.try_steps(orders)
+        setup = self.follower.policy.setup
+        step = personal.choose(trials.losses, setup.lr, setup.epochs)
+        tuned = self.clients.take_step(orders, step)
+        return step, tuned._replace(gradients=trials.gradients + tuned.gradients)
 
     def check(self, round: int, answer: Answer) -> None:
         """Whether a round can go on without those that were quarantined."""

@@ -5,6 +5,7 @@ import numpy as np
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.clients import ClientHalf
+from pagefl.core.personal import Step, Trials, Tuned
 
 from .messages import NOBODY, SIZE, Answer, Orders, table
 from .protocol import ClientPolicy, Moves, Observation, Outcome, Setup, rewarded
@@ -50,11 +51,13 @@ class Leaders:
         )
         losses = self.policy.observe(round, clients, seen)
         moves = self._moves(round, clients, seen)
+        # A client that is absent in the next judged round is known by its accuracy in this one.
+        tested = orders.judged or self.terms.participation < 1
         trained = self.half.train(
             round,
             clients,
             *moves,
-            roles=("test",) * orders.judged + (self.role,) * self.rewarded,
+            roles=("test",) * tested + (self.role,) * self.rewarded,
             before=np.union1d(clients, self._here(orders.sample)) if orders.judged else NOBODY,
             uploads_too=self.policy.uses_upload_loss,
         )
@@ -81,7 +84,22 @@ class Leaders:
         ):
             told[name][who] = values
         first = self.half.first
-        return Answer(first + ids, first + trained.quarantined, {}, self.policy.experience(ids), told)
+        return Answer(
+            first + ids,
+            first + trained.quarantined,
+            {},
+            self.policy.experience(ids),
+            told,
+            trained.gradients,
+        )
+
+    def try_steps(self, orders: Orders) -> Trials:
+        self._receive(orders)
+        return self.half.try_steps(orders.round, self.fixed.setup.epochs)
+
+    def take_step(self, orders: Orders, step: Step) -> Tuned:
+        self._receive(orders)
+        return self.half.take_step(orders.round, self.fixed.setup.epochs, step)
 
     @property
     def rewarded(self) -> bool:

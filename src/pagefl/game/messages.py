@@ -41,6 +41,7 @@ class Answer(NamedTuple):
     uploads: State
     experience: State  # a row for each of `clients`
     told: Mapping[str, Floats]  # a number for every client of the federation; NaN where there is none
+    gradients: float = 0.0  # that the clients evaluated, in examples; NaN if they do not tell
     absent: Mapping[str, int] = MappingProxyType({})  # in a deployment: how many did not answer, or too late
 
 

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from .pixels import Pixels
 
 HALF = 0.5  # mean and deviation of each channel
+SMALLEST = 16  # height and width
 
 
 class Cnn(nn.Module):
-    def __init__(self, classes: int, channels: int, side: int, hidden: int) -> None:
+    def __init__(self, classes: int, channels: int, side: int, hidden: int, normalised: bool) -> None:
         super().__init__()
-        self.pixels = Pixels((HALF,) * channels, (HALF,) * channels)
+        self.pixels = Pixels((HALF,) * channels, (HALF,) * channels) if normalised else nn.Identity()
         self.conv1, self.conv2 = nn.Conv2d(channels, 32, 5), nn.Conv2d(32, 64, 5)
         positions = (((side - 4) // 2 - 4) // 2) ** 2
         self.body = nn.Linear(64 * positions, hidden)
@@ -27,6 +28,8 @@ class Cnn(nn.Module):
         return logits
 
 
-def cnn(classes: int, channels: int = 3, side: int = 32, hidden: int = 512) -> nn.Module:
-    """`side`: height and width of the images, at least 16."""
-    return Cnn(classes, channels, side, hidden)
+def cnn(
+    classes: int, channels: int = 3, side: int = 32, hidden: int = 512, normalised: bool = True
+) -> nn.Module:
+    """`side`: height and width of the images, at least 16. `normalised`: False if examples already are."""
+    return Cnn(classes, channels, side, hidden, normalised)

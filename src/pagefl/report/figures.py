@@ -28,7 +28,7 @@ COLOURS = (
     "#4d7c0f",
     "#1e3a8a",
 )
-MARKERS = "osD^vP*Xph<"
+MARKERS = "osD^vP*Xph<>d"  # more than colours: no two of a hundred methods look alike
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
@@ -43,7 +43,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
 def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     """Global against local accuracy: one point per method, with the standard deviation over seeds.
 
-    The line is the Pareto front.
+    A hollow point above or below it is the accuracy after the personal step. The line is the Pareto front.
     """
     panels = [(block, _means(block, found)) for block in blocks]
     panels = [(block, means) for block, means in panels if means]
@@ -52,9 +52,11 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     together = set(names).intersection(*(means for _, means in panels))  # shared rows: one legend is enough
     handles = {}
     for axis, (block, means) in zip(axes, panels, strict=True):
-        for name, (x, y, dx, dy) in means.items():
+        for name, (x, y, dx, dy, personal) in means.items():
             i = names.index(name)
             style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+            axis.plot([x, x], [y, personal], color=style["color"], linewidth=0.7, alpha=0.5)
+            axis.plot(x, personal, fillstyle="none", markersize=6, linestyle="", **style)
             handles[name] = axis.errorbar(
                 x,
                 y,
@@ -70,7 +72,8 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         front = _front(np.array([point[:2] for point in means.values()]))
         axis.plot(front[:, 0], front[:, 1], color="#8a8f98", linewidth=1, linestyle=":", zorder=0)
         axis.set(xlabel="global accuracy, %", title=block.title)
-        axis.set(ylabel="local accuracy, %" if axis in axes[:: _columns(len(panels))] else "")
+        label = "local accuracy, % (hollow: personal)"
+        axis.set(ylabel=label if axis in axes[:: _columns(len(panels))] else "")
         if not together:
             axis.legend(frameon=False, fontsize=8)
     if together:
@@ -163,13 +166,14 @@ FIGURES: dict[paper.Figure, Callable[[Sequence[Block], Sequence[Found]], Figure]
 
 
 def _means(block: Block, found: Sequence[Found]) -> dict[str, list[float]]:
-    """Global and local means, then their standard deviations over seeds, in per cent."""
+    """Global and local means, their standard deviations over seeds, and the personal mean, in per cent."""
     points = {}
     for name, specs in block.rows.items():
         if runs := [(one.spec, one.rounds) for one in sweep.of(specs, found)]:
-            frame = 100 * by_run(runs)[["global_last", "local_last"]]
-            spread = frame.std().fillna(0.0)
-            points[name] = [float(value) for value in (*frame.mean(), *spread)]
+            found_by_run = 100 * by_run(runs)
+            frame = found_by_run[["global_last", "local_last"]]
+            numbers_of = (*frame.mean(), *frame.std().fillna(0.0), found_by_run["personal_accuracy"].mean())
+            points[name] = [float(value) for value in numbers_of]
     return points
 
 

@@ -48,6 +48,7 @@ CHARTS = [
         _line("global_accuracy", "global", 0),
         _line("local_accuracy", "local", 1),
         _line("local_accuracy_before", "local before training", 1, "dash"),
+        _line("personal_accuracy", "personal", 2, "dot"),
     ),
     _chart(
         "Accuracy and rewards",
@@ -236,9 +237,16 @@ def _facts(rounds: list[Numbers]) -> list[tuple[str, str, str]]:
     return [
         ("Global accuracy", decimal(last["global_accuracy"]), f"best {best(rounds, 'global_accuracy')}"),
         ("Local accuracy", decimal(last["local_accuracy"]), f"best {best(rounds, 'local_accuracy')}"),
+        *_personal(last),
         ("Rounds", str(last["round"] or 0), f"{last['participants'] or 0} clients in each"),
         ("Time", duration(seconds), f"{seconds / max(len(rounds), 1):.3g} s per round"),
     ]
+
+
+def _personal(last: Numbers) -> list[tuple[str, str, str]]:
+    """Also of a run without a personal step, if others in the table have one."""
+    worst = f"worst tenth {decimal(last['personal_worst10'])}"
+    return [("Personal accuracy", decimal(last["personal_accuracy"]), worst)]
 
 
 def _cards(rounds: list[Numbers]) -> str:

@@ -14,8 +14,9 @@ function traces(c, r, l) {
   const color = colours[(several ? run.group : hue) % colours.length], dash = several ? Object.keys(dashes)[l] : style;
   const name = several ? `${run.name}: ${label}` : label;
   const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} ${l}`)};
-  const mode = run.round.length > 2 ? "lines" : "lines+markers";  // markers show runs that are too short for a line
-  const line = {...shared, y: run[column], line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
+  const known = run[column].filter(value => value !== null).length;
+  const mode = known > 2 ? "lines" : "lines+markers";  // markers show what is too short for a line
+  const line = {...shared, y: run[column], connectgaps: true, line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
     meta: plain(short(name)), hovertemplate: charts[c].x === "round" ? "%{y:.4g}<extra>%{meta}</extra>"
       : "round %{customdata}: %{x:.4g}, %{y:.4g}<extra>%{meta}</extra>"};
   if (!band || runs.length > 3) return [line];  // more than three bands would hide one another

@@ -122,11 +122,14 @@ def summary(run_rounds: list[Record], console: Console) -> None:
     last = rounds[-1]
     seconds = sum(record["seconds"] or 0 for record in rounds)
     table = Table("", f"round {last['round']}", "best", box=box.SIMPLE_HEAD, header_style="bold")
-    for label, metric in (("global accuracy", "global_accuracy"), ("local accuracy", "local_accuracy")):
-        table.add_row(label, decimal(last[metric]), best(rounds, metric))
+    for side in ("global", "local"):
+        table.add_row(f"{side} accuracy", decimal(last[f"{side}_accuracy"]), best(rounds, f"{side}_accuracy"))
     table.add_row("  before training", decimal(last["local_accuracy_before"]))
     table.add_row("  worst tenth", decimal(last["local_worst10"]))
     table.add_row("  std over clients", decimal(last["local_std"]))
+    if last["personal_accuracy"] is not None:
+        table.add_row("personal accuracy", decimal(last["personal_accuracy"]), "after the personal step")
+        table.add_row("  worst tenth", decimal(last["personal_worst10"]))
     table.add_row("time", duration(seconds), f"{seconds / len(rounds):.3g} s per round")
     console.print(table)
 

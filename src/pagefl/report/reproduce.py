@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from pagefl.core.errors import UserError
-from pagefl.experiments import sweep
+from pagefl.experiments import ledger, sweep
 from pagefl.experiments.compare import data_settings, methods
 from pagefl.experiments.scales import Experiment
 from pagefl.experiments.sweep import Found
@@ -42,7 +42,7 @@ def write(
     experiment: Experiment, scale: str, folder: Path, runs: Path
 ) -> tuple[list[tables.Table], list[Path]]:
     """Write tables and files of all finished runs. Missing values are dashes."""
-    found = sweep.finished(experiment.specs, runs)
+    found = sweep.finished(experiment.specs, runs, folder / ledger.NAME)
     folder.mkdir(parents=True, exist_ok=True)
     made = [table for block in experiment.blocks for table in tables.of_block(block, found)]
     about = _about(experiment, scale, found)
@@ -67,7 +67,9 @@ def write(
         called = zip(methods(specs), data_settings(specs), specs, strict=True)
         titles = [f"{method} on {data}, seed {spec.seed}" for method, data, spec in called]
         clients = {
-            name: html.last_clients(record.read(one.path)[1]) for name, one in zip(titles, found, strict=True)
+            name: html.last_clients(record.read(one.path)[1])
+            for name, one in zip(titles, found, strict=True)
+            if one.path.exists()
         }
         runs_by = {name: one.rounds for name, one in zip(titles, found, strict=True)}
         html.write_report(written[-1], f"{experiment.name}: {experiment.title}", runs_by, about, clients)

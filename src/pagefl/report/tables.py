@@ -23,6 +23,7 @@ ACCURACY = {  # metric of statistics.summary, and its label
     "global_best": "global, best",
     "local_last": "local, last",
     "local_best": "local, best",
+    "personal_accuracy": "personal",
 }
 DASH = "–"
 Row = Mapping[str, Any]  # a row of statistics.summary
@@ -119,6 +120,24 @@ def clients(title: str, summary: pd.DataFrame) -> Table:
     return Table(f"{title}: clients, last round", ["", *LOCAL.values()], rows)
 
 
+def personal(title: str, summary: pd.DataFrame) -> Table:
+    """What the personal step adds to local accuracy, and gradient evaluations in millions of examples."""
+    rows = []
+    for row in _rows(summary):
+        gain = 100 * (row["personal_accuracy_mean"] - row["local_last_mean"])
+        spent = [row[f"{name}_mean"] / 1e6 for name in ("gradients", "gradients_personal")]
+        rows.append(
+            [
+                row["method"],
+                *_per_cent(row, ["local_last", "personal_accuracy"]),
+                DASH if isnan(gain) else f"{gain:+.2f}",
+                *(DASH if isnan(value) else f"{value:.2f}" for value in spent),
+            ]
+        )
+    columns = ["local, last", "personal", "gain", "gradients, training", "gradients, personal"]
+    return Table(f"{title}: the personal step (gradients in millions of examples)", ["", *columns], rows)
+
+
 def convergence(title: str, summary: pd.DataFrame) -> Table:
     """Convergence: the mean round over converged seeds, how many converged, and the accuracy they reached."""
     columns = [f"{side}: {what}" for side in SIDES for what in ("round", "seeds converged", "accuracy then")]
@@ -147,6 +166,7 @@ TABLES: dict[Columns, Callable[[str, pd.DataFrame], Table]] = {
     "accuracy": accuracy,
     "differences": differences,
     "clients": clients,
+    "personal": personal,
     "convergence": convergence,
 }
 
@@ -188,18 +208,22 @@ def _with_published(table: Table, shows: Columns, published: Mapping[str, Publis
     return replace(table, columns=[*table.columns, *columns], rows=rows)
 
 
-def _published_mean(mean: float, std: float | None) -> str:
+def _published_mean(mean: float | None, std: float | None) -> str:
+    if mean is None:
+        return DASH
     return f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "")
 
 
 # Columns that a table gets beside ours, and their cells.
 PUBLISHED: dict[Columns, dict[str, Callable[[Published], str]]] = {
     "accuracy": {
-        "paper: global": lambda numbers: _published_mean(numbers.global_mean, numbers.global_std),
-        "paper: local": lambda numbers: _published_mean(numbers.local_mean, numbers.local_std),
+        "published: global": lambda numbers: _published_mean(numbers.global_mean, numbers.global_std),
+        "published: local": lambda numbers: _published_mean(numbers.local_mean, numbers.local_std),
     },
     "convergence": {
-        "paper: round": lambda numbers: f"{numbers.converged} ({numbers.side})" if numbers.converged else DASH
+        "published: round": lambda numbers: (
+            f"{numbers.converged} ({numbers.side})" if numbers.converged else DASH
+        )
     },
 }
 

@@ -16,7 +16,7 @@ from .checkpoint import digest
 from .settings import NO_MATTER, Settings
 from .workers import Say
 
-MAY_CHANGE = {*NO_MATTER, "rounds", "stages_every"}  # between one start of a run and the next
+MAY_CHANGE = {*NO_MATTER, "rounds", "stages_every", "personal"}  # between one start of a run and the next
 NAMED = 3  # settings named in an error
 
 

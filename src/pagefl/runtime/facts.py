@@ -24,6 +24,7 @@ class Facts(BaseModel, strict=True):
 
     round: Count
     payoffs: dict[Literal["server", "clients"], float] = {}
+    gradients: dict[Literal["training", "personal"], float | None] = {}
     equilibrium: Count | None = None
     over: bool = False
     spec: dict[str, Any] = {}

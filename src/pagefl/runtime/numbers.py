@@ -10,7 +10,10 @@ Numbers = dict[str, float | None]
 MOST = 10**9  # largest count, and most seconds
 LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's axis freezes the browser
 COUNTS = ("round", "participants")
-ACCURACIES = ("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10")
+ACCURACIES = (
+    *("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10"),
+    *("personal_accuracy", "personal_worst10"),
+)
 FREE = (  # `payoffs.server` is an entry of the table `payoffs`
     *(
         "global_loss",
@@ -21,6 +24,7 @@ FREE = (  # `payoffs.server` is an entry of the table `payoffs`
         "largest_weight",
         "smallest_weight",
     ),
+    *("gradients", "gradients_personal"),
     *("reward_server", "reward_clients", "payoffs.server", "payoffs.clients"),
     *("agents.clients_critic", "agents.server_critic"),
 )

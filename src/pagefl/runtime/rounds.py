@@ -5,10 +5,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Size, Tensor
 
 from pagefl.core.arrays import Floats, Integers
+from pagefl.core.clients import STEPPED
 from pagefl.core.errors import UserError
+from pagefl.core.personal import Step, Tuned
 from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.follower import Round
 from pagefl.game.game import Game, NobodyLeft
@@ -28,6 +30,7 @@ class Rounds:
         self.round = 0
         self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
+        self.gradients = {"training": 0.0, "personal": 0.0}  # evaluated so far, in examples
         game.meet()
         tolerances = Tolerances(
             settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs
@@ -39,6 +42,14 @@ class Rounds:
     def judged(self) -> bool:
         """Whether accuracies are measured in this round."""
         return self.round % self.settings.judge_every == 0 or self.round == self.settings.rounds
+
+    @property
+    def personal(self) -> bool:
+        """Whether the personal step is taken after this round."""
+        when, judged = self.settings.personal.when, self.round // self.settings.judge_every
+        if when == "never":
+            return False
+        return self.over or (when != "end" and self.judged and judged % when == 0)
 
     @property
     def over(self) -> bool:
@@ -57,7 +68,11 @@ class Rounds:
             self.payoffs[who] += 0.0 if np.isnan(reward) else discount * reward
         if self.watch and self.models and self.watch.converged(*self.models(), played.reward, earned):
             self.equilibrium = self.round
-        return self._entry(played, perf_counter() - started), self._clients(played)
+        self.gradients["training"] += played.answer.gradients
+        seconds = perf_counter() - started
+        step, tuned = self._personal_step() if self.personal else (None, None)
+        entry = {**self._entry(played, seconds), **self._personal_entry(step, tuned)}
+        return entry, self._clients(played, tuned)
 
     def state(self) -> dict[str, Tensor]:
         watch = {f"watch.{name}": value for name, value in self.watch.tensors.items()} if self.watch else {}
@@ -67,6 +82,7 @@ class Rounds:
         return {
             "round": self.round,
             "payoffs": self.payoffs,
+            "gradients": {name: finite(value) for name, value in self.gradients.items()},
             "equilibrium": self.equilibrium,
             "over": self.over,
         }
@@ -82,8 +98,7 @@ class Rounds:
             raise UserError(
                 f"the checkpoint is not a run's: it has no {missing[0]}; restore it, or start a new run"
             )
-        own = {name: value.shape for name, value in self.state().items() if ".replay." not in name}
-        if {name: value.shape for name, value in tensors.items() if ".replay." not in name} != own:
+        if _shapes(tensors) != _shapes(self.state()):
             raise UserError(
                 "the checkpoint is of another task, model, algorithm or players than spec.toml; restore "
                 "the spec"
@@ -95,6 +110,9 @@ class Rounds:
         self.round, self.payoffs, self.equilibrium = (
             facts[name] for name in ("round", "payoffs", "equilibrium")
         )
+        self.gradients = {
+            name: np.nan if value is None else value for name, value in facts["gradients"].items()
+        }
         self._remember_models()
 
     def _remember_models(self) -> None:
@@ -158,7 +176,24 @@ class Rounds:
             "seconds": seconds,
         }
 
-    def _clients(self, played: Round) -> Record:
+    def _personal_step(self) -> tuple[Step, Tuned]:
+        step, tuned = self.game.personal_step(self.round)
+        self.gradients["personal"] += tuned.gradients
+        return step, tuned
+
+    def _personal_entry(self, step: Step | None, tuned: Tuned | None) -> Record:
+        """Null in rounds without a personal step, but for the gradients so far."""
+        known = np.full(1, np.nan) if tuned is None else tuned.accuracy[~np.isnan(tuned.accuracy)]
+        worst = np.sort(known)[: max(1, len(known) // 10)]
+        return {
+            "personal_accuracy": finite(_mean(known)),
+            "personal_worst10": finite(_mean(worst)),
+            "personal_step": None if step is None else step._asdict(),
+            "gradients": finite(self.gradients["training"]),
+            "gradients_personal": finite(self.gradients["personal"]),
+        }
+
+    def _clients(self, played: Round, tuned: Tuned | None) -> Record:
         known, told, clients = self.game.follower.known, played.answer.told, played.answer.clients
         states = {} if np.isnan(told["state"]).all() else {"state": told["state"]}
         if played.upload_accuracy is not None:
@@ -172,6 +207,7 @@ class Rounds:
             "epochs": told["epochs"],
             "weight": self._of_all(clients, played.weights),
             "reward": told["reward"],
+            **({} if tuned is None else {"personal_accuracy": tuned.accuracy}),
             **states,
         }
         trained = np.isin(np.arange(len(told["lr"])), clients).tolist()
@@ -184,6 +220,15 @@ class Rounds:
         column = np.full(self.game.follower.half.clients, np.nan)
         column[clients] = values
         return column
+
+
+def _shapes(state: dict[str, Tensor]) -> dict[str, Size]:
+    """Without what need not be there yet: experience, and models after a personal step."""
+    return {
+        name: value.shape
+        for name, value in state.items()
+        if ".replay." not in name and name != f"clients.{STEPPED}"
+    }
 
 
 def _mean(values: Floats) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from pagefl.core import summary
+from pagefl.core.clients import STEPPED
 from pagefl.core.errors import UserError
 from pagefl.core.layout import Layout
 
@@ -57,10 +58,10 @@ class Run:
         return self._module(self.state["server.model"])
 
     def personal(self, client: int) -> nn.Module:
-        """A client's own model."""
+        """A client's own model: after the personal step if there was one, otherwise after local training."""
         if "clients.personal" not in self.state:
             raise UserError(f"client {client}'s own model is on its node: in a deployment it never leaves it")
-        rows = self.state["clients.personal"]
+        rows = self.state.get(f"clients.{STEPPED}", self.state["clients.personal"])
         if client not in range(len(rows)):
             raise UserError(f"client = {client}: must be a whole number from 0 to {len(rows) - 1}")
         return self._module(rows[client])
@@ -77,7 +78,7 @@ class Run:
             f"{len(self.rounds)} of {self.planned} rounds" if self.planned else f"{len(self.rounds)} rounds"
         )
         found = self.rounds[-1] if self.rounds else {}
-        sides = {"global": found.get("global_accuracy"), "local": found.get("local_accuracy")}
+        sides = {side: found.get(f"{side}_accuracy") for side in ("global", "local", "personal")}
         accuracies = [f"{side} accuracy {value:.3f}" for side, value in sides.items() if value is not None]
         return [rounds, *accuracies, *([] if self.directory is None else [str(self.directory)])]
 

@@ -38,8 +38,8 @@ class DeploySettings(BaseModel):
     largest_norm: Finite = Field(
         100.0, gt=1, description="largest norm of an upload, as a multiple of the round's median"
     )
-    tells: list[Literal["accuracy", "loss", "moves", "rewards"]] = Field(
-        ["accuracy", "loss", "moves", "rewards"],
+    tells: list[Literal["accuracy", "loss", "moves", "rewards", "holdout"]] = Field(
+        ["accuracy", "loss", "moves", "rewards", "holdout"],
         description="what clients report besides uploads and data size",
     )
 
@@ -47,6 +47,18 @@ class DeploySettings(BaseModel):
     @classmethod
     def _each_once(cls, value: list[str]) -> list[str]:
         return each_once(value)
+
+
+class PersonalSettings(BaseModel):
+    """Settings of the personal step, which makes each client's own model from the shared one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    when: Literal["end", "never"] | Count = Field(
+        "end",
+        description="when it is taken: after the last round, never, or every so many judged rounds and after "
+        "the last one",
+    )
 
 
 class Settings(BaseModel):
@@ -145,6 +157,7 @@ class Settings(BaseModel):
     stages_every: Every = Field(
         0, description="rounds between checkpoints that are kept for `pagefl verify`; 0 for none"
     )
+    personal: PersonalSettings = Field(PersonalSettings(), description="settings of the personal step")
     deploy: DeploySettings = Field(DeploySettings(), description="settings of deployments")
     clients_every: Every = Field(
         1, description="rounds between records of every client's numbers; 0 for none"

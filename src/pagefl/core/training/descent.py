@@ -105,7 +105,21 @@ class Descent:
 
     def step(self, rows: Tensor, direction: Tensor, velocity: Tensor | None) -> None:
         """In place. `velocity`: the running sum of steps, if there is momentum."""
-        lr = rate = self.lr[: len(rows)]
+        rates = Rates(self.lr[: len(rows)], self.clip, self.weight_decay, self.momentum)
+        rates.step(rows, direction, velocity)
+
+
+class Rates(NamedTuple):
+    """What a step of SGD depends on besides its direction."""
+
+    lr: Tensor  # [n]
+    clip: float
+    weight_decay: float
+    momentum: float
+
+    def step(self, rows: Tensor, direction: Tensor, velocity: Tensor | None) -> None:
+        """In place."""
+        lr = rate = self.lr
         if self.clip < float("inf"):
             rate = lr * (self.clip / (direction.norm(dim=1) + 1e-6)).clamp(max=1.0)  # torch's clip_grad_norm_
         if velocity is not None:
@@ -117,3 +131,21 @@ class Descent:
         if self.weight_decay:
             rows.mul_((1 - lr * self.weight_decay)[:, None])
         rows.addcmul_(direction, -rate[:, None])
+
+
+class Sgd:
+    """Rows that an algorithm moves by steps of its own, as `train` would along the same directions."""
+
+    def __init__(self, rows: Tensor, rates: Rates) -> None:
+        self.rows = rows.clone()
+        self._rates = rates
+        self._velocity = torch.zeros_like(rows) if rates.momentum else None
+
+    def step(self, who: Tensor, direction: Tensor) -> None:
+        """Move the rows at these positions."""
+        moving = self.rows[who]
+        velocity = None if self._velocity is None else self._velocity[who]
+        self._rates._replace(lr=self._rates.lr[who]).step(moving, direction, velocity)
+        self.rows[who] = moving
+        if self._velocity is not None and velocity is not None:
+            self._velocity[who] = velocity

@@ -17,7 +17,7 @@ from pagefl.core.examples import CHANCES, Examples
 from pagefl.core.layout import Layout
 
 from .batches import Batches, draw
-from .descent import Batch, Change, Descended, Descent
+from .descent import Batch, Change, Descended, Descent, Rates, Sgd
 from .model import Model
 from .options import Options, Share
 
@@ -48,6 +48,8 @@ class Stack:
     facts: Facts
     lr: Tensor
     epochs: Tensor
+    purpose: str = ""  # of what is trained besides the round itself: it has its own random streams
+    gradients: int = field(default=0, init=False)  # evaluated so far, in examples
     # a second training in a round has its own batches
     _drawn: Counter[str] = field(default_factory=Counter, init=False)
 
@@ -59,14 +61,20 @@ class Stack:
     def steps(self) -> Tensor:
         return self.epochs * -(-self.facts.sizes // self.training.batch_size)
 
+    @property
+    def momentum(self) -> float:
+        return self.training.momentum
+
     def train(self, rows: Tensor, **options: Any) -> Tensor:
         return self.descend(rows, **options).rows
 
     def descend(self, rows: Tensor, **options: Any) -> Descended:
         descent = self._descent("batches", Options.of(options).of_stack(rows))
+        self.gradients += int(descent.batches.counts.sum()) * descent.options.repeats
         # A module with dropout trains alone (see runtime.paths), so its draws are its client's own.
         with rng.torch_stream(
-            self.training.seed, "module", self.round, self._drawn["batches"], self._numbers(self.ids)[0]
+            *(self.training.seed, f"{self.purpose}module", self.round, self._drawn["batches"]),
+            self._numbers(self.ids)[0],
         ):
             return self.model.descend(rows, descent)
 
@@ -78,8 +86,17 @@ class Stack:
         for n, batch in descent.walk():
             yield order[:n], batch
 
+    def sgd(self, rows: Tensor) -> Sgd:
+        training = self.training
+        return Sgd(rows, Rates(self.lr, training.clip, training.weight_decay, training.momentum))
+
     def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
-        return self.model.gradient(rows, batch)
+        self.gradients += int((batch.weight > 0).sum())
+        self._drawn["gradient"] += 1
+        count, first = self._drawn["gradient"], self._numbers(self.ids)[0]
+        purpose = f"{self.purpose}module of a gradient"
+        with rng.torch_stream(self.training.seed, purpose, self.round, count, first):
+            return self.model.gradient(rows, batch)
 
     def losses(self, rows: Tensor, batch: Batch) -> Tensor:
         """Each row's mean loss on its batch."""
@@ -138,6 +155,7 @@ class Stack:
 
     def _keys(self, purpose: str, who: Tensor, *counts: int) -> npt.NDArray[np.uint64]:
         numbers = self._numbers(who)
+        purpose = self.purpose + purpose
         return np.array(
             [rng.key(self.training.seed, purpose, self.round, *counts, i) for i in numbers], np.uint64
         )
