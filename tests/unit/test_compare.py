@@ -308,11 +308,11 @@ def test_table2_shows_rounds_and_table1_accuracies():
     assert told["local: round"] == "73 ± 7"
     assert told["local: seeds converged"] == "2 of 3"
     assert told["local: accuracy then"] == "79.93 ± 0.01"
-    assert told["paper: round"] == "491 (local)"
+    assert told["published: round"] == "491 (local)"
     assert next(row for row in made.rows if row[0] == "page")[1:] == ["–"] * 6 + ["891 (global)"]
     accuracies = tables.of_block(same, runs)
     assert not {column for table in accuracies for column in table.columns if "round" in column}
-    assert accuracies[0].columns[-2:] == ["paper: global", "paper: local"]
+    assert accuracies[0].columns[-2:] == ["published: global", "published: local"]
 
 
 def test_the_numbers_of_clients_are_no_contest():
@@ -327,7 +327,7 @@ def test_table2_is_written_without_table1s_figure(tmp_path):
     made, written = reproduce.write(wanted, "paper", tmp_path, tmp_path / "runs")
     assert made[0].title == "synthetic: convergence"
     assert {path.name for path in written} == {"table2-paper.md", "table2-paper.tex", "table2-paper.csv"}
-    assert "paper: round" in (tmp_path / "table2-paper.csv").read_text()
+    assert "published: round" in (tmp_path / "table2-paper.csv").read_text()
 
 
 @pytest.mark.parametrize("figure", [*figures.FIGURES, None])
@@ -349,11 +349,11 @@ def test_a_new_table_is_one_entry(figure, tmp_path, monkeypatch, capsys):
     wanted = experiment("mine", "smoke")
     assert [spec.lr for spec in wanted.specs] == [0.01, 0.01, 1.0, 1.0]  # two seeds each
     runs = [found("x", own, 50) for own in wanted.specs]
-    monkeypatch.setattr(reproduce.sweep, "finished", lambda specs, folder: runs)
+    monkeypatch.setattr(reproduce.sweep, "finished", lambda specs, folder, kept: runs)
     monkeypatch.setattr(reproduce.record, "read", lambda path: ([], []))
     made, written = reproduce.write(wanted, "smoke", tmp_path, tmp_path / "runs")
     assert [table.title for table in made] == ["synthetic", "synthetic-mlp, with a body: clients, last round"]
-    assert made[0].rows == [["slow", *["80.00 ± 0.00"] * 4, "2", "12.00 ± 0.10", "34.50"]]
+    assert made[0].rows == [["slow", *["80.00 ± 0.00"] * 4, "–", "2", "12.00 ± 0.10", "34.50"]]
     drawn = {f"mine-smoke-{figure}{suffix}" for suffix in (".png", ".svg")} if figure else set()
     assert {path.name for path in written} == {
         f"mine-smoke{suffix}" for suffix in (".md", ".tex", ".csv", ".html")

@@ -553,7 +553,7 @@ def test_a_server_that_was_killed_goes_on(after, tmp_path):
 
 
 def test_the_server_learns_what_the_spec_says_and_no_more(tmp_path):
-    spec = spec_of(players="page", deploy={"tells": ["moves"]})
+    spec = spec_of(players="page", deploy={"tells": ["moves"]}, personal={"when": "never"})
     seen = []
 
     def look(content):
@@ -561,7 +561,7 @@ def test_the_server_learns_what_the_spec_says_and_no_more(tmp_path):
         return content
 
     deployed = deploy(spec, tmp_path, tamper={0: look})
-    assert seen == [{"size", "lr", "epochs"}] * 5
+    assert seen == [{"size", "lr", "epochs", "gradients"}] * 5
     last = deployed.rounds[-1]
     assert last["mean_epochs"] is not None
     assert last["local_accuracy"] is last["reward_clients"] is last["train_loss"] is None

@@ -48,4 +48,4 @@ def test_nothing_is_to_be_checked(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["pagefl", "data", "check", "digits"])
     with suppress(SystemExit):
         main()
-    assert "digits needs no files: its data are generated or come with pagefl" in capsys.readouterr().err
+    assert "digits has no original files: its data are generated, come with pagefl" in capsys.readouterr().err

@@ -56,7 +56,8 @@ def test_rows_in_a_file_give_the_same_bits(name, count, monkeypatch, tmp_path):
 
 def test_a_model_kept_and_judged_by_is_stored_once(tmp_path):
     """Ditto's personal models are what its clients keep."""
-    run = pagefl.run(task=task("mlp"), algorithm="ditto", out=tmp_path / "run")
+    never = {"when": "never"}
+    run = pagefl.run(task=task("mlp"), algorithm="ditto", personal=never, out=tmp_path / "run")
     again = pagefl.load(tmp_path / "run", task=task("mlp"))
     assert torch.equal(again.state["kept.personal"], run.state["clients.personal"])
     width = run.state["clients.personal"].shape[1]

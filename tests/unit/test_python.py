@@ -46,7 +46,8 @@ def run():
 
 def test_a_run_is_one_line(run):
     last = run.rounds[-1]
-    accuracies = f"global accuracy {last['global_accuracy']:.3f}, local accuracy {last['local_accuracy']:.3f}"
+    sides = ("global", "local", "personal")
+    accuracies = ", ".join(f"{side} accuracy {last[f'{side}_accuracy']:.3f}" for side in sides)
     assert repr(run) == f"Run(fedavg on small-linear: 2 of 2 rounds, {accuracies})"
 
 

@@ -161,7 +161,7 @@ def test_table1_is_complete():
 
 
 def test_a_small_task_needs_no_size_per_client(monkeypatch):
-    small = Small({"clients": 5}, {}, {})
+    small = Small({"clients": 5}, {})
     monkeypatch.setitem(TASKS, "synthetic-small", TASKS["synthetic"])
     monkeypatch.setitem(TASKS, "synthetic", TASKS["synthetic"]._replace(small=small))
     monkeypatch.setitem(BUILDERS, "synthetic-small", BUILDERS["synthetic"])
@@ -215,17 +215,17 @@ def test_table1_at_smoke_scale(tmp_path):
     assert made.returncode == 0
     text = (tmp_path / "table1-smoke.md").read_text()
     assert told.strip() == text[text.index("## ") :].strip()  # it prints what it writes
-    rows, against, clients = (
+    rows, against, clients, personal = (
         [line for line in table.splitlines() if line.startswith("| ")][2:]
         for table in text.split("\n## ")[1:]
     )
-    for each in (rows, against, clients):
+    for each in (rows, against, clients, personal):
         assert [row.split(" | ")[0][2:] for row in each] == list(TABLE1["synthetic"])
     assert all(row.count(" vs ") == 2 and row.count("(seeds: 2, at least 3 needed)") == 2 for row in against)
-    assert all("–" not in row for row in (*rows, *clients))
+    assert all("–" not in row for row in (*rows, *clients, *personal))
     assert rows[-1].endswith("| 2 | 92.67 ± 0.13 | 96.24 ± 0.33 |")
     # accuracies, the paper's, clients
-    assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") == 10 * (4 + 2 + 3)
+    assert (tmp_path / "table1-smoke.tex").read_text().count(r"$\pm$") == 10 * (5 + 2 + 3 + 2)
     assert (tmp_path / "table1-smoke.csv").read_text().startswith("table,,")
     assert {path.suffix for path in tmp_path.iterdir() if path.is_file()} == {
         ".md",

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from pagefl.algorithms.fedavg import FedAvg
+from pagefl.algorithms import ALGORITHMS
 from pagefl.core.arrays import Floats
+from pagefl.experiments.defaults import DEFAULT_ALGORITHM
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
 from pagefl.runtime.machine import machine
@@ -69,7 +70,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
                 plain.append(plain_round(model, task.data, settings))
         since = now()
 
-    play(task, FedAvg(), settings, observe=observe)
+    play(task, ALGORITHMS[DEFAULT_ALGORITHM](), settings, observe=observe)
     seen = watch.stop()
     del ours[:WARM]
     with one_numeric_mode():

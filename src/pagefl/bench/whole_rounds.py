@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from pagefl.algorithms.fedavg import FedAvg
+from pagefl.algorithms import ALGORITHMS
 from pagefl.core.arrays import Floats
+from pagefl.experiments.defaults import DEFAULT_ALGORITHM
 from pagefl.models.resnet import resnet18
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
@@ -86,7 +87,7 @@ def _turn(task: Task, path: str) -> Floats:
     settings = Settings.model_validate(
         {**DEEP, "batch_size": 32, "workers": WORKERS, "path": path, "rounds": ROUNDS}
     )
-    play(task, FedAvg(), settings, observe=lambda entry: ended.append(now()))
+    play(task, ALGORITHMS[DEFAULT_ALGORITHM](), settings, observe=lambda entry: ended.append(now()))
     median: Floats = np.median(np.diff(np.array(ended), axis=0), axis=0)
     return median
 

@@ -247,7 +247,7 @@ TABLES: dict[str, Table] = {
             ),
         ),
     ),
-    "pfllib": Table(
+    "beside-pfllib": Table(
         "Beside PFLlib's published benchmark",
         (
             Panel(
