@@ -234,6 +234,7 @@ def test_table1_at_smoke_scale(tmp_path):
         ".png",
         ".svg",
         ".html",
+        ".jsonl",
     }
 
 
