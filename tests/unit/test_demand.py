@@ -64,7 +64,7 @@ def test_a_torn_shift_does_not_spoil_the_next(tmp_path):
     assert (out / "bias.jsonl").read_text() == '{"round": 4, "bias": "10:1"}\n'
 
 
-@pytest.mark.parametrize("players", ["fixed", "random", "schedule", "dapfl"])
+@pytest.mark.parametrize("players", ["fixed", "random", "schedule", "cosine", "fedex", "dapfl"])
 def test_players_that_rewards_do_not_move_cannot_be_tipped(players, tmp_path):
     """Whether rewards move them is not taken from their word: with another demand they play the very same
     game.

@@ -1,6 +1,7 @@
 """The rules of the game, one reading at a time."""
 
 import json
+import math
 import shutil
 
 import numpy as np
@@ -103,6 +104,35 @@ def test_schedule_falls_from_the_tasks_to_the_last():
     history = play({"name": "schedule", "lr_last": 0.003, "epochs_last": 1}, rounds=3, epochs=5).history
     assert history.mean_lr.tolist() == pytest.approx([0.3, 0.03, 0.003])
     assert history.mean_epochs.tolist() == [5, 3, 1]
+
+
+def test_cosine_falls_from_the_tasks_to_its_floor():
+    history = play({"name": "cosine", "floor": 0.1}, rounds=5, epochs=3).history
+    halfway = math.sqrt(0.5) / 2
+    shares = [1, 0.1 + 0.9 * (0.5 + halfway), 0.55, 0.1 + 0.9 * (0.5 - halfway), 0.1]
+    assert history.mean_lr.tolist() == pytest.approx([0.3 * share for share in shares])
+    assert history.mean_epochs.tolist() == [3] * 5
+    clients = play("cosine", rounds=2).clients
+    assert clients.lr.tolist() == pytest.approx([0.3] * 5 + [0.0003] * 5)
+    assert clients.query("round == 2").weight.to_numpy() == pytest.approx(np.array([3, 17, 40, 25, 9]) / 94)
+
+
+def test_decay_is_a_setting_of_every_run():
+    """The control of a learning rate that falls by a factor: fixed players and lr_decay."""
+
+    class Decay(pagefl.Players):
+        def client_policy(self, setup):
+            return Decaying(setup)
+
+    class Decaying(pagefl.ClientPolicy):
+        def act(self, round, clients, seen):
+            lr, epochs = super().act(round, clients, seen)
+            return pagefl.Moves(lr * 0.998 ** (round - 1), epochs)
+
+    by_setting, by_players = play("fixed", rounds=4, lr_decay=0.998), play(Decay(), rounds=4)
+    assert by_setting.history.mean_lr.tolist() == pytest.approx([0.3 * 0.998**i for i in range(4)])
+    assert torch.equal(by_setting.state["server.model"], by_players.state["server.model"])
+    assert torch.equal(by_setting.state["clients.personal"], by_players.state["clients.personal"])
 
 
 def test_bias_multiplies_what_is_learned_from_and_not_what_is_shown():

@@ -17,6 +17,7 @@ def players_within(
         "page-shared": ranges,
         "dapfl": ranges,
         "random": ranges,
+        "fedex": ranges,
         "schedule": {"lr_last": lr_min, "epochs_last": 1},
     }
 
@@ -26,7 +27,7 @@ def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]
     known = {**USUAL, **{name: value for name, value in settings.items() if isinstance(value, int | float)}}
     lr, epochs = known["lr"], int(known["epochs"])
     ranges: dict[str, Number] = {"lr_min": lr / 30, "lr_max": 3 * lr, "epochs_max": 4 * epochs}
-    learning = dict.fromkeys(("page", "page-shared", "dapfl", "random"), ranges)
+    learning = dict.fromkeys(("page", "page-shared", "dapfl", "random", "fedex"), ranges)
     return {**learning, "schedule": {"lr_last": lr / 100, "epochs_last": 1}}
 
 
@@ -43,7 +44,11 @@ NICKNAMES: dict[str, dict[str, str]] = {
 APART: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"fresh": 0.1, "bounded": True}}
 TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True}}
 # Players that are not listed use APART.
-PLAYED: dict[str, dict[str, Mapping[str, Number | bool]]] = {"fixed": {}, "page-shared": TOGETHER}
+PLAYED: dict[str, dict[str, Mapping[str, Number | bool]]] = {
+    "fixed": {},
+    "cosine": {},
+    "page-shared": TOGETHER,
+}
 
 # Settings of the task that an algorithm changes. Its own hyperparameters are the defaults of its constructor,
 # which are the paper's too.

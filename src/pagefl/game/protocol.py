@@ -38,6 +38,10 @@ class Setup(NamedTuple):
     # the federation's number of the policy's first client: on a node that holds one of many, its own
     first: int = 0
 
+    def passed(self, round: int) -> float:
+        """How much of the run is over: 0 in the first round, 1 in the last."""
+        return (round - 1) / max(1, self.rounds - 1)
+
 
 class Moves(NamedTuple):
     lr: Floats

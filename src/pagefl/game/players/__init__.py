@@ -2,7 +2,9 @@
 
 from pagefl.game.protocol import Players
 
+from .cosine import Cosine
 from .dapfl import DapFl
+from .fedex import FedEx
 from .fixed import Fixed
 from .page import Page
 from .random import Random
@@ -13,6 +15,8 @@ PLAYERS: dict[str, type[Players]] = {
     "fixed": Fixed,
     "random": Random,
     "schedule": Schedule,
+    "cosine": Cosine,
+    "fedex": FedEx,
     "dapfl": DapFl,
     "page": Page,
     "page-shared": PageShared,

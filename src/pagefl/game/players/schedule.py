@@ -31,7 +31,7 @@ class ScheduledClients(ClientPolicy):
         self.lr_last, self.epochs_last = lr_last, epochs_last
 
     def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
-        passed = (round - 1) / max(1, self.setup.rounds - 1)
+        passed = self.setup.passed(round)
         lr = self.setup.lr * (self.lr_last / self.setup.lr) ** passed
         epochs = int(self.setup.epochs + (self.epochs_last - self.setup.epochs) * passed + 0.5)
         return Moves(np.full(len(clients), lr), np.full(len(clients), epochs))
