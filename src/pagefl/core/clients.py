@@ -63,10 +63,12 @@ class ClientHalf:
         row: Tensor,
         chunk: int | None = None,
         first: int = 0,
+        steps: bool = True,
         allocate: Allocate = torch.zeros,
     ) -> None:
         """`row`: the model at the start. `chunk`: rows trained together. `first`: the number of the block's
-        first client. `allocate`: makes the zeros that workers share."""
+        first client. `steps`: whether there will be a personal step. `allocate`: makes the zeros that workers
+        share."""
         if algorithm.needs_body and model.layout.body.stop == 0:
             name = type(algorithm).__name__
             raise UserError(
@@ -96,7 +98,8 @@ class ClientHalf:
         kept = checks.client_state(algorithm, algorithm.client_state(row, model.layout))
         uploads = algorithm.upload_state(row, model.layout) if declared(algorithm) else self._rehearsed(kept)
         self.storage = Storage(algorithm, row, kept, uploads, self.size, allocate)
-        self.stepped = allocate([self.size, *row.shape], dtype=row.dtype)  # models after the personal step
+        # models after the personal step
+        self.stepped = allocate([self.size if steps else 0, *row.shape], dtype=row.dtype)
         self.has_stepped = False
 
     def receive(self, sent: State) -> None:

@@ -77,6 +77,7 @@ def client_half(
         row=begin.row,
         chunk=chunk,
         first=first,
+        steps=begin.settings.personal.when != "never",
         allocate=allocate,
     )
 

@@ -69,7 +69,7 @@ def loop(
     with directory.open(say) if directory else nullcontext():
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
-        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models)
+        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say)
         journal = Journal(rounds, directory, bound, found)
         with (
             simulation.with_workers(say) if simulation else nullcontext(),

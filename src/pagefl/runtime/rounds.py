@@ -19,14 +19,23 @@ from pagefl.game.messages import SIZE
 from .demand import Demand
 from .record import Record, finite
 from .settings import Settings
+from .workers import Say
 
+PATIENCE = 1.0  # seconds of a round from which its personal step is announced: it takes many times as long
 Models = Callable[[], tuple[Tensor, Tensor]]  # the shared model and the personal ones
 
 
 class Rounds:
-    def __init__(self, game: Game, settings: Settings, demand: Demand, models: Models | None = None) -> None:
+    def __init__(
+        self,
+        game: Game,
+        settings: Settings,
+        demand: Demand,
+        models: Models | None = None,
+        say: Say = lambda message: None,
+    ) -> None:
         """`models`: the models to watch if the run stops at an equilibrium."""
-        self.game, self.settings, self.demand, self.models = game, settings, demand, models
+        self.game, self.settings, self.demand, self.models, self.say = game, settings, demand, models, say
         self.round = 0
         self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
@@ -70,7 +79,7 @@ class Rounds:
             self.equilibrium = self.round
         self.gradients["training"] += played.answer.gradients
         seconds = perf_counter() - started
-        step, tuned = self._personal_step() if self.personal else (None, None)
+        step, tuned = self._personal_step(seconds) if self.personal else (None, None)
         entry = {**self._entry(played, seconds), **self._personal_entry(step, tuned)}
         return entry, self._clients(played, tuned)
 
@@ -176,7 +185,10 @@ class Rounds:
             "seconds": seconds,
         }
 
-    def _personal_step(self) -> tuple[Step, Tuned]:
+    def _personal_step(self, seconds: float) -> tuple[Step, Tuned]:
+        """`seconds`: of the round before it."""
+        if seconds > PATIENCE:
+            self.say("choosing and taking the personal step …")
         step, tuned = self.game.personal_step(self.round)
         self.gradients["personal"] += tuned.gradients
         return step, tuned
