@@ -283,3 +283,17 @@ def test_verify_measures_and_leaves_the_run_alone(tmp_path):
     assert max(f.epsilon for f in findings if f.player != "server") > 0.01
     for half, found in zip(halves, before, strict=True):
         assert all(torch.equal(value, found[name]) for name, value in half.state().items())
+
+
+def test_every_stage_of_players_without_rewards_is_verified(tmp_path):
+    """Replaying a stage computes rewards, which the checkpoint of the next one does not have."""
+    from pagefl.experiments import spec as specs
+    from pagefl.experiments import verify
+    from pagefl.game.certificate import Trial
+
+    raw = {"task": {"name": "synthetic", "clients": 3}, "players": "schedule", "epochs": 1, "rounds": 2}
+    spec = specs.resolve({**raw, "stages_every": 1, "workers": 1})
+    pagefl.run(spec, out=tmp_path / "run")
+    trial = Trial(horizon=1, clients=1, grid=1, random=1)
+    found = verify.verify(tmp_path / "run", spec, trial, lambda line: None)
+    assert {finding["stage"] for finding in found["findings"]} == {1, 2}

@@ -12,15 +12,16 @@ from pagefl.core.clients import STEPPED
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Tuned
 from pagefl.game.equilibrium import Tolerances, Watch
-from pagefl.game.follower import Round
+from pagefl.game.follower import KNOWN, Round
 from pagefl.game.game import Game, NobodyLeft
-from pagefl.game.messages import SIZE
+from pagefl.game.messages import SCORES, SIZE
 
 from .demand import Demand
 from .record import Record, finite
 from .settings import Settings
 from .workers import Say
 
+TOLD = [KNOWN + name for name in SCORES]
 PATIENCE = 1.0  # seconds of a round from which its personal step is announced: it takes many times as long
 Models = Callable[[], tuple[Tensor, Tensor]]  # the shared model and the personal ones
 
@@ -235,11 +236,11 @@ class Rounds:
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, Size]:
-    """Without what need not be there yet: experience, and models after a personal step."""
+    """Without what need not be there yet: experience, what clients tell, and models after a personal step."""
     return {
         name: value.shape
         for name, value in state.items()
-        if ".replay." not in name and name != f"clients.{STEPPED}"
+        if ".replay." not in name and name != f"clients.{STEPPED}" and name not in TOLD
     }
 
 
