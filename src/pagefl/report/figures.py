@@ -28,6 +28,7 @@ COLOURS = (
     "#4d7c0f",
     "#1e3a8a",
 )
+NO_MODEL = 0.2  # of the best global accuracy: below it, a shared model knows next to nothing
 MARKERS = "osD^vP*Xph<>d"  # more than colours: no two of a hundred methods look alike
 
 
@@ -44,6 +45,7 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     """Global against local accuracy: one point per method, with the standard deviation over seeds.
 
     A hollow point above or below it is the accuracy after the personal step. The line is the Pareto front.
+    A method without a shared model to speak of, such as local training, is a horizontal line.
     """
     panels = [(block, _means(block, found)) for block in blocks]
     panels = [(block, means) for block, means in panels if means]
@@ -52,9 +54,13 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     together = set(names).intersection(*(means for _, means in panels))  # shared rows: one legend is enough
     handles = {}
     for axis, (block, means) in zip(axes, panels, strict=True):
+        best = max(point[0] for point in means.values())
         for name, (x, y, dx, dy, personal) in means.items():
             i = names.index(name)
             style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+            if x < NO_MODEL * best:
+                handles[name] = axis.axhline(y, color=style["color"], linewidth=1, linestyle="--", label=name)
+                continue
             axis.plot([x, x], [y, personal], color=style["color"], linewidth=0.7, alpha=0.5)
             axis.plot(x, personal, fillstyle="none", markersize=6, linestyle="", **style)
             handles[name] = axis.errorbar(
@@ -69,7 +75,7 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
                 elinewidth=0.8,
                 **style,
             )
-        front = _front(np.array([point[:2] for point in means.values()]))
+        front = _front(np.array([point[:2] for point in means.values() if point[0] >= NO_MODEL * best]))
         axis.plot(front[:, 0], front[:, 1], color="#8a8f98", linewidth=1, linestyle=":", zorder=0)
         axis.set(xlabel="global accuracy, %", title=block.title)
         label = "local accuracy, % (hollow: personal)"
