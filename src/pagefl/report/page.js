@@ -16,7 +16,7 @@ function traces(c, r, l) {
   const shared = {x: run[charts[c].x], customdata: run.round, yaxis: right ? "y2" : "y", visible: !hidden.has(`run ${run.group}`) && !hidden.has(`line ${c} ${l}`)};
   const known = run[column].filter(value => value !== null).length;
   const mode = known > 2 ? "lines" : "lines+markers";  // markers show what is too short for a line
-  const line = {...shared, y: run[column], connectgaps: true, line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
+  const line = {...shared, y: run[column], connectgaps: column === "personal_accuracy", line: {width: 2, color, dash}, mode, marker: {size: 6}, name,
     meta: plain(short(name)), hovertemplate: charts[c].x === "round" ? "%{y:.4g}<extra>%{meta}</extra>"
       : "round %{customdata}: %{x:.4g}, %{y:.4g}<extra>%{meta}</extra>"};
   if (!band || runs.length > 3) return [line];  // more than three bands would hide one another
