@@ -23,6 +23,7 @@ from pagefl.experiments import spec as specs
 from pagefl.runtime import checkpoint, record
 
 pytestmark = pytest.mark.slow
+NEVER = {"when": "never"}  # a personal step is two more messages to every node; one test takes it
 SECONDS = 1200.0  # a busy machine is slow, and only what never ends fails
 
 
@@ -106,7 +107,7 @@ def intrude(local: Local, folder: Path) -> None:
 
 def test_a_server_that_is_killed_goes_on_by_the_same_command(tmp_path):
     """PAGE: the end is that of an undisturbed run."""
-    spec = spec_of("fedavg", "page", clients=2, rounds=2)
+    spec = spec_of("fedavg", "page", clients=2, rounds=2, personal=NEVER)
     file, folder = tmp_path / "spec.toml", tmp_path / "run"
     file.write_text(spec.toml())
     command = [
@@ -165,7 +166,12 @@ def enough_to_answer() -> float:
 def test_a_node_that_is_killed_comes_back(tmp_path):
     """In the middle of a round; its control and its agent go on from its disk."""
     spec = spec_of(
-        "scaffold", "page", clients=2, rounds=3, deploy={"deadline": enough_to_answer(), "fewest": 0.5}
+        "scaffold",
+        "page",
+        clients=2,
+        rounds=3,
+        personal=NEVER,
+        deploy={"deadline": enough_to_answer(), "fewest": 0.5},
     )
     folder = tmp_path / "run"
     with started(spec, folder) as local:
@@ -186,7 +192,7 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
 
 
 def test_ctrl_c_leaves_nothing_running(tmp_path):
-    spec, folder = spec_of("fedavg", "fixed", clients=1, rounds=50), tmp_path / "run"
+    spec, folder = spec_of("fedavg", "fixed", clients=1, rounds=50, personal=NEVER), tmp_path / "run"
     file = tmp_path / "spec.toml"
     file.write_text(spec.toml())
     command = [

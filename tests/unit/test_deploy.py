@@ -11,6 +11,7 @@ import pytest
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+from federations import QUICK
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -118,7 +119,7 @@ def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
     own |= {"share": share} if share else {}
     raw = {
         "task": {"name": task, "clients": CLIENTS},
-        "algorithm": algorithm,
+        "algorithm": {"name": algorithm, **QUICK.get(algorithm, {})},
         "players": {"name": name, **own},
     }
     return specs.resolve(
