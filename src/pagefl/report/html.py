@@ -44,7 +44,8 @@ def _chart(
 CHARTS = [
     _chart(
         "Accuracy",
-        "The shared model on the server's test; the clients' own models on their own tests, averaged.",
+        "The shared model on the server's test; the clients' own models on their own tests, averaged. "
+        "Personal: after the personal step.",
         _line("global_accuracy", "global", 0),
         _line("local_accuracy", "local", 1),
         _line("local_accuracy_before", "local before training", 1, "dash"),
