@@ -31,7 +31,9 @@ def spec(**settings):
 
 
 def command(*arguments: object, **options) -> subprocess.Popen:
-    line = [sys.executable, "-c", "from pagefl.cli import main; main()", *map(str, arguments)]
+    # A background job's children ignore Ctrl-C, and Python then never notices it.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    line = [sys.executable, "-c", f"{heard}; from pagefl.cli import main; main()", *map(str, arguments)]
     return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, start_new_session=True, **options)
 
 
