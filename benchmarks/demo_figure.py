@@ -7,23 +7,24 @@ from matplotlib import pyplot as plt
 
 import pagefl
 
-runs = {name: pagefl.load(f"runs/demo/{name}").history for name in ("fedavg", "page")}
+KINDS = {  # players, their label and colour
+    "page-shared": ("page-shared", "#14a06f"),
+    "page": ("PAGE", "#e8710a"),
+    "fixed": ("FedAvg, lr as given", "#3b82f6"),
+}
+runs = {name: pagefl.load(f"runs/demo/{name}").history for name in KINDS}
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-for (name, history), colour in zip(runs.items(), ("#3b82f6", "#e8710a"), strict=True):
-    label = {"fedavg": "FedAvg", "page": "PAGE"}[name]
-    left.plot(history["round"], history.global_accuracy, color=colour, label=f"{label}, global")
-    left.plot(history["round"], history.local_accuracy, color=colour, ls="--", lw=1, label=f"{label}, local")
-left.set(xlabel="round", title="Accuracy")
-left.legend(frameon=False, fontsize=9)
-page = runs["page"]
-right.plot(page["round"], page.mean_lr, color="#14a06f")
-right.set(xlabel="round", yscale="log", title="What PAGE's clients choose, on average")
-right.set_ylabel("learning rate", color="#14a06f")
-epochs = right.twinx()
-epochs.plot(page["round"], page.mean_epochs, color="#a35cf0", ls="--")
-epochs.set_ylabel("local epochs", color="#a35cf0")
-epochs.set_ylim(1, 20)
-for axes in (left, right, epochs):
-    axes.spines["top"].set_visible(False)
-left.spines["right"].set_visible(False)
+for name, (label, colour) in KINDS.items():
+    history = runs[name]
+    left.plot(history["round"], 100 * history.global_accuracy, color=colour, label=label)
+    last = history.iloc[-1]
+    left.plot(
+        last["round"] + 1.5, 100 * last.personal_accuracy, "o", color=colour, mfc="white", clip_on=False
+    )
+    right.plot(history["round"], history.mean_lr * history.mean_epochs, color=colour, label=label)
+left.set(xlabel="round", ylim=(0, 100), title="Accuracy, %: shared model; ○ clients' own at the end")
+left.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 0.1))
+right.set(xlabel="round", yscale="log", title="What clients choose: learning rate × epochs, mean")
+for axes in (left, right):
+    axes.spines[["top", "right"]].set_visible(False)
 figure.savefig("docs/figures/demo.png", dpi=130)

@@ -24,13 +24,9 @@ PLAYERS: dict[str, tuple[dict[str, Any], int]] = {  # settings by which agents l
     "schedule": ({}, 30),
     "dapfl": ({"warm_up": 5}, 40),
     "page": ({"warm_up": 5}, 40),
-    "page-shared": ({"warm_up": 2, "explore": 0.6}, 30),
+    "page-shared": ({"explore": 0.6}, 30),
 }
 VARIANTS: list[dict[str, Any]] = [
-    {
-        "algorithm": "fedavg",
-        "players": {"name": "page-shared", "share": "weights", "warm_up": 2, "explore": 0.6},
-    },
     {"algorithm": "fedavg", "players": {"name": "page", "warm_up": 5}, "protocol": "released", "rounds": 40},
     {
         "algorithm": "fedavg",
@@ -40,7 +36,7 @@ VARIANTS: list[dict[str, Any]] = [
     },
     {
         "algorithm": "scaffold",
-        "players": {"name": "page-shared", "warm_up": 2, "explore": 0.6},
+        "players": {"name": "page-shared", "explore": 0.6},
         "freeze": ["p"],
     },
     {"task": {"name": "synthetic-mlp", "clients": 10}, "algorithm": "fedala", "chunk": 3},

@@ -35,12 +35,12 @@ CLIENTS = 5
 LEARNS_SOON = {  # settings by which agents learn early
     "dapfl": {"warm_up": 4},
     "page": {"warm_up": 4},
-    "page-shared": {"warm_up": 2, "explore": 0.6, "updates": 2, "batch_size": 16},
+    "page-shared": {"explore": 0.5},
     "fedex": {},
 }
 NARROW = {"lr_min": 0.01, "lr_max": 0.4, "epochs_max": 4}  # ranges, where there are any
-CASES = [*PLAYERS, "page-shared/weights"]
-LEARNERS = [case for case in CASES if case.partition("/")[0] in LEARNS_SOON]
+CASES = list(PLAYERS)
+LEARNERS = [case for case in CASES if case in LEARNS_SOON]
 
 
 def of_cases(cases: list[str]) -> pytest.MarkDecorator:
@@ -54,11 +54,9 @@ every_case, every_learner = of_cases(CASES), of_cases(LEARNERS)
 
 
 def settings_of(case: str) -> dict:
-    """`case`: a name, and how they share, as in page-shared/weights."""
-    name, _, share = case.partition("/")
-    known = {field.name for field in fields(PLAYERS[name])}
+    known = {field.name for field in fields(PLAYERS[case])}
     narrow = {setting: value for setting, value in NARROW.items() if setting in known}
-    return {"name": name, **({"share": share} if share else {}), **LEARNS_SOON.get(name, {}), **narrow}
+    return {"name": case, **LEARNS_SOON.get(case, {}), **narrow}
 
 
 def players_of(case: str) -> Players:
@@ -69,7 +67,14 @@ def rounds_of(case: str, participation: float) -> int:
     """Agents of their own learn from 32 transitions on, and have one for each round they take part in."""
     if case in ("page", "dapfl"):
         return 40 if participation == 1.0 else 100
+    if case == "page-shared":  # its point moves from the 40th transition on
+        return 32 if participation == 1.0 else 60
     return 12
+
+
+def late(case: str) -> int:
+    """A round in which those that learn do so."""
+    return rounds_of(case, 1.0) // 2 - 4 if case == "page-shared" else rounds_of(case, 1.0) - 6
 
 
 def options_of(case: str, participation: float = 1.0) -> dict:
@@ -148,6 +153,10 @@ def assert_same_bits(one: Run, other: Run) -> None:
 @every_learner
 def test_these_settings_make_agents_learn(case, participation):
     """Or much of what follows would say nothing."""
+    if case == "page-shared":
+        point = reference(case, participation).state["server_agent.point"]
+        assert not torch.allclose(point, torch.tensor([SETTINGS["lr"], SETTINGS["epochs"]]).log().double())
+        return
     updates = {
         name: value
         for name, value in reference(case, participation).state.items()
@@ -205,7 +214,7 @@ def test_absent_clients_wait_untouched(case):
 
 
 # Streams whose last name is the client's place.
-OF_CLIENTS = ("batches", "client ", "random player", "random server", "exploring", "own minibatch", "drawn")
+OF_CLIENTS = ("batches", "client ", "random player", "random server", "exploring", "drawn")
 
 
 @every_case
@@ -221,10 +230,6 @@ def test_permuted_clients_permute_results(case, monkeypatch):
     pairs = {role: [getattr(own, role).client(i) for i in range(CLIENTS)] for role in ("train", "test")}
     public = (torch.cat([own.game.x, own.server_test.x]), torch.cat([own.game.y, own.server_test.y]))
     options = options_of(case) | ({"freeze": ["p"]} if case == "page" else {})
-    if case == "page-shared":
-        options["players"] = {**options["players"], "warm_up": 6}
-        options["rounds"] = 11  # explores for six rounds
-        assert 0.6 * options["rounds"] > 6
 
     def permuted(order: list[int]) -> Run:
         key = rng.key
@@ -279,7 +284,7 @@ def test_no_test_label_reaches_training_states_or_rewards(case):
 @every_case
 def test_acting_is_not_learning(case):
     """Asked twice for a move, a policy has learned nothing. A round teaches those that learn."""
-    round = rounds_of(case, 1.0) - 5
+    round = late(case)
     game = game_of(case, rounds=round)
     follower, leaders = game.follower, game.clients
     orders = follower.orders(round + 1, FAIR)
@@ -298,11 +303,11 @@ def test_acting_is_not_learning(case):
 
 @every_case
 def test_frozen_players_do_not_learn(case):
-    game = game_of(case, rounds=rounds_of(case, 1.0) - 6)
+    game = game_of(case, rounds=late(case))
     for side in (game.follower, game.clients):
         side.policy.freeze()
     before = copied(of_agents(game.state()))
-    for round in range(rounds_of(case, 1.0) - 5, rounds_of(case, 1.0) - 2):
+    for round in range(late(case) + 1, late(case) + 4):
         game.play(round, FAIR)
     assert same(of_agents(game.state()), before)
 
@@ -310,15 +315,15 @@ def test_frozen_players_do_not_learn(case):
 @every_learner
 def test_frozen_players_do_not_explore(case):
     """By the same observation they move alike in every round; before, they did not."""
-    late = rounds_of(case, 1.0) - 6
-    policy, clients = game_of(case, rounds=late).clients.policy, np.arange(CLIENTS)
+    round = late(case)
+    policy, clients = game_of(case, rounds=round).clients.policy, np.arange(CLIENTS)
 
     def moves(round: int) -> np.ndarray:
         return np.stack(policy.act(round, clients, observed(*np.linspace((0.2, 0.8), (0.8, 0.2), CLIENTS).T)))
 
-    assert not np.array_equal(moves(late + 1), moves(late))
+    assert not np.array_equal(moves(round + 1), moves(round))
     policy.freeze()
-    assert np.array_equal(moves(late + 1), moves(late))
+    assert np.array_equal(moves(round + 1), moves(round))
 
 
 @every_case
@@ -326,10 +331,10 @@ def test_frozen_players_do_not_explore(case):
 def test_moves_stay_in_their_ranges(case, participation):
     players, played = players_of(case), reference(case, participation).clients.query("trained")
     falls_to = getattr(players, "lr_last", SETTINGS["lr"] * getattr(players, "floor", 1.0))
-    lowest = getattr(players, "lr_min", falls_to)
-    assert played.lr.between(
-        lowest * (1 - 1e-6), getattr(players, "lr_max", SETTINGS["lr"]) * (1 + 1e-6)
-    ).all()
+    lowest, highest = getattr(players, "lr_min", falls_to), getattr(players, "lr_max", SETTINGS["lr"])
+    if case == "page-shared":  # which decays, and trains again with a tenth of it
+        lowest, highest = 0.0, SETTINGS["lr"] * players.span
+    assert played.lr.between(lowest * (1 - 1e-6), highest * (1 + 1e-6)).all()
     assert played.epochs.between(1, getattr(players, "epochs_max", SETTINGS["epochs"])).all()
     assert (played.epochs % 1 == 0).all()
     assert (played.weight > 0).all()
@@ -361,7 +366,7 @@ def test_a_client_alone_plays_as_among_others(case):
     for round in range(1, many.rounds + 1):
         accuracy, loss, after = chance.uniform(0.1, 1.0, (3, CLIENTS))
         seen = observed(loss, accuracy)
-        outcome = Outcome(1 / after, accuracy, after, after / 2)
+        outcome = Outcome(1 / after, accuracy, after, after / 2, np.zeros(CLIENTS), after > 0.8)
         policies = [(together, everybody, seen, outcome)]
         for i, policy in enumerate(alone):
             policies.append(

@@ -42,7 +42,6 @@ from pagefl.runtime import checkpoint
 from pagefl.runtime.simulation import split
 
 CLIENTS = 4
-LEARNING = ("page", "dapfl", "page-shared")
 UNREADABLE = object()
 # Flower's runtime sets it before an app begins
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
@@ -111,16 +110,13 @@ class NearGrid:
 
 
 def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
-    """`players`: a name, and how they share, as in page-shared/weights."""
-    name, _, share = players.partition("/")
     # so that agents learn in five short rounds
-    own = {"warm_up": 2, "epochs_max": 4} if name in LEARNING else {}
-    own |= {"explore": 0.8} if name == "page-shared" else {}
-    own |= {"share": share} if share else {}
+    own = {"page": {"warm_up": 2, "epochs_max": 4}, "page-shared": {"explore": 0.8, "epochs_max": 4}}
+    own["dapfl"] = own["page"]
     raw = {
         "task": {"name": task, "clients": CLIENTS},
         "algorithm": {"name": algorithm, **QUICK.get(algorithm, {})},
-        "players": {"name": name, **own},
+        "players": {"name": players, **own.get(players, {})},
     }
     return specs.resolve(
         {
@@ -165,7 +161,7 @@ PAIRS = [
     *((name, players) for name in ALGORITHMS for players in ("fixed", "page")),
     *(("fedavg", name) for name in PLAYERS),
     ("scaffold", "page-shared"),
-    ("feddyn", "page-shared/weights"),
+    ("feddyn", "page-shared"),
 ]
 
 

@@ -21,7 +21,7 @@ QUICK = {"name": "page", "warm_up": 4, "explore_rounds": 20}
 LEARNS_SOON = {
     "page": {"warm_up": 4},
     "dapfl": {"warm_up": 4},
-    "page-shared": {"warm_up": 4, "explore": 0.7, "updates": 2, "batch_size": 16},
+    "page-shared": {"explore": 0.7},
 }
 
 

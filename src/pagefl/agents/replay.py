@@ -36,14 +36,6 @@ class Replay:
             self.tensors[name][who, place] = value.to(self.tensors[name])
         self.tensors["written"][who] += 1
 
-    def extend(self, states: Tensor, actions: Tensor, rewards: Tensor, next_states: Tensor) -> None:
-        """Add several transitions for the only agent."""
-        places = (int(self.tensors["written"][0]) + torch.arange(len(states))) % self.capacity
-        values = {"states": states, "actions": actions, "rewards": rewards, "next_states": next_states}
-        for name, value in values.items():
-            self.tensors[name][0, places] = value.to(self.tensors[name])
-        self.tensors["written"][0] += len(states)
-
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Load a replay memory of this or another capacity.
 

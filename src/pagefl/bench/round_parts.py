@@ -42,7 +42,7 @@ def agents(quick: bool = False, say: Say = lambda message: None) -> dict[str, An
     """Time that agents take in a round: one agent per client, or one policy that all clients share."""
     kinds: dict[str, tuple[Players, int]] = {
         "page": (Page(warm_up=32), 33),
-        "page-shared": (PageShared(warm_up=2), 3),
+        "page-shared": (PageShared(), 3),
     }
     results: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
     watch = machine_load.Watch()

@@ -152,8 +152,10 @@ def verify(
     result = api.verify(directory, trial, say=err.print, algorithm=algorithm, players=players)
     figure = certificate.write(directory, result)
     show_result(result, certificate.table(result), json)
+    own = result["epsilon_personal"]
+    step = "" if own is None else f"personal step {own:.4f}, "
     err.print(
-        f"epsilon: clients {result['epsilon_clients']:.4f}, server {result['epsilon_server']:.4f}; "
+        f"epsilon: clients {result['epsilon_clients']:.4f}, {step}server {result['epsilon_server']:.4f}; "
         f"figure: {figure}"
     )
 

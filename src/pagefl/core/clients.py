@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks, personal
-from .algorithm import Algorithm, Facts, State
+from . import checks, objective, personal
+from .algorithm import Algorithm, Facts, Local, State
 from .arrays import Floats, Integers, finite
 from .errors import UserError
 from .evaluate import Scores
@@ -22,6 +22,7 @@ from .training.model import Model
 from .training.stack import Stack, Training
 
 EVALUATED_TOGETHER = 50  # owners of examples in one job
+TRIES = 3  # of a client above its limit: each with a tenth of the learning rate
 STEPPED = "stepped"
 
 
@@ -37,6 +38,7 @@ class Job(NamedTuple):
     roles: tuple[str, ...] = ()  # the splits on which personal models are evaluated after training
     uploads_too: bool = False
     step: Step | None = None  # the personal step to take
+    limits: Floats | None = None  # the largest objectives that uploads may have
 
 
 class Trained(NamedTuple):
@@ -48,6 +50,8 @@ class Trained(NamedTuple):
     # personal models on what rewards are made of: the hold-out where there is one, or the training data
     train: Scores
     upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
+    added: Floats  # by how much what the algorithm adds to their loss has changed, where it was asked for
+    lr: Floats  # that they trained with in the end
     before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
     gradients: int  # evaluated by those that trained, in examples
 
@@ -117,11 +121,14 @@ class ClientHalf:
         roles: tuple[str, ...] = ("test", "reward"),
         before: Integers | None = None,
         uploads_too: bool = False,
+        limits: Floats | None = None,
     ) -> Trained:
         """Each of these clients trains the model it was sent, with its own lr and epochs.
 
         `roles`: the splits on which personal models are evaluated. `before`: the clients on whose test data
-        the shared model is; everybody if it is None. `uploads_too`: uploads are evaluated too.
+        the shared model is; everybody if it is None. `uploads_too`: uploads are evaluated too. `limits`: a
+        client whose upload has a larger objective (its loss, and what the algorithm adds) trains again with a
+        tenth of the learning rate, and again, as long as that lowers it.
         """
         self.has_stepped = False
         before = np.arange(self.size) if before is None else before
@@ -129,7 +136,11 @@ class ClientHalf:
         order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
         pieces = [order[part] for part in in_parts(len(order), self.chunk)]
         jobs = [
-            Job("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads_too) for p in pieces
+            Job(
+                *("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads_too),
+                limits=None if limits is None else limits[p],
+            )
+            for p in pieces
         ]
         evaluations = self._evaluations("test", round, before)
         if adapts(self.algorithm) and self.storage.kept:  # training overwrites what `adapt` reads
@@ -138,26 +149,27 @@ class ClientHalf:
         else:
             answers = self.run_jobs(jobs + evaluations)
             judged = answers[len(jobs) :]
-        flags, tests, trains, uploads, gradients = zip(*answers[: len(jobs)], strict=True)
+        flags, tests, trains, uploads, changes, rates, gradients = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
         test, train, upload = (join(found, back) for found in (tests, trains, uploads))
+        added, used = (np.concatenate(parts)[back] for parts in (changes, rates))
         shared = unknown(self.size)
         for known, found in zip(shared, join([unknown(0), *judged]), strict=True):
             known[before] = found
         bad = np.sort(ids[order][~good])
-        return Trained(trained[back], bad, test, train, upload, shared, sum(gradients))
+        return Trained(trained[back], bad, test, train, upload, added, used, shared, sum(gradients))
 
-    def try_steps(self, round: int, epochs: int) -> Trials:
-        """Every choice of a personal step, on each client's hold-out. `epochs`: the run's own."""
-        answers: list[Any] = self.run_jobs(self._personal("try", round, epochs))
+    def try_steps(self, round: int, lr: float, epochs: int) -> Trials:
+        """Every choice of a personal step around this lr and these epochs, on each client's hold-out."""
+        answers: list[Any] = self.run_jobs(self._personal("try", round, lr, epochs))
         losses, gradients = zip(*answers, strict=True)
         return Trials(np.concatenate(losses), sum(gradients))
 
-    def take_step(self, round: int, epochs: int, step: Step) -> Tuned:
+    def take_step(self, round: int, lr: float, epochs: int, step: Step) -> Tuned:
         """The personal step on all training data. The models that training works with stay as they are."""
-        answers: list[Any] = self.run_jobs(self._personal("take", round, epochs, step))
+        answers: list[Any] = self.run_jobs(self._personal("take", round, lr, epochs, step))
         accuracies, gradients = zip(*answers, strict=True)
         self.has_stepped = True
         return Tuned(np.concatenate(accuracies), sum(gradients))
@@ -183,16 +195,7 @@ class ClientHalf:
                 adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
                 rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
             return self.model.score(rows, self.data[job.kind], ids)
-        stack = self._stack(job, self.storage.kept)
-        outcome = self.algorithm.local(stack)
-        checks.local(
-            self.algorithm,
-            outcome,
-            len(ids),
-            self.model.layout.width,
-            self.storage.kept,
-            self.storage.uploads,
-        )
+        outcome, added, lr, gradients = self._trained(job)
         # an upload is often the personal model
         distinct = {id(rows): rows for rows in named(outcome).values()}.values()
         good = torch.stack([finite(rows) for rows in distinct]).all(0)
@@ -206,14 +209,57 @@ class ClientHalf:
             else unknown(len(ids))
             for role in ("test", "reward")
         )
-        upload = train
-        if (
-            job.uploads_too
-            and len(ids)
-            and outcome.upload.get("model", outcome.personal) is not outcome.personal
-        ):
-            upload = self.model.score(outcome.upload["model"][chosen], self.data["reward"], ids)
-        return good.cpu().numpy(), test, train, upload, stack.gradients
+        upload, uploaded = train, objective.uploaded(outcome)
+        if job.uploads_too and len(ids) and uploaded is not outcome.personal:
+            upload = self.model.score(uploaded[chosen], self.data["reward"], ids)
+        flags = good.cpu().numpy()
+        return flags, test, train, upload, added[flags], lr[flags], gradients
+
+    def _trained(self, job: Job) -> tuple[Local, Floats, Floats, int]:
+        """The outcome, what was added to losses, the learning rates used, and the gradients spent."""
+        stack = self._stack(job, self.storage.kept)
+        outcome = self._local(stack)
+        added = np.full(len(job.ids), np.nan)
+        if job.uploads_too:
+            added = objective.added(stack, objective.uploaded(outcome))
+        if job.limits is None:
+            return outcome, added, job.lr, stack.gradients
+        lr, gradients = job.lr.copy(), stack.gradients
+        best = self._objective(stack, outcome)
+        again = np.flatnonzero(~(best <= job.limits))
+        for _ in range(TRIES):
+            if not len(again):
+                break
+            some = job._replace(ids=job.ids[again], lr=lr[again] * 0.1, epochs=job.epochs[again])
+            stack = self._stack(some, self.storage.kept)
+            second = self._local(stack)
+            gradients += stack.gradients
+            found = self._objective(stack, second)
+            better = ~(best[again] <= found)
+            again, found = again[better], found[better]
+            best[again] = found
+            lr[again] *= 0.1
+            outcome = replaced(outcome, again, second, np.flatnonzero(better))
+            again = again[~(found <= job.limits[again])]
+        return outcome, added, lr, gradients
+
+    def _local(self, stack: Stack) -> Local:
+        outcome = self.algorithm.local(stack)
+        checks.local(
+            self.algorithm,
+            outcome,
+            len(stack.ids),
+            self.model.layout.width,
+            self.storage.kept,
+            self.storage.uploads,
+        )
+        return outcome
+
+    def _objective(self, stack: Stack, outcome: Local) -> Floats:
+        """What the algorithm asks each client to minimise, of what it uploads; NaN if it diverged."""
+        rows = objective.uploaded(outcome)
+        loss = self.model.score(rows, self.data["reward"], stack.ids).loss
+        return np.asarray(np.where(np.isfinite(loss), loss + objective.added(stack, rows), np.nan))
 
     def _try(self, job: Job) -> tuple[Floats, int]:
         if self.holds_out:
@@ -270,11 +316,11 @@ class ClientHalf:
         parts = in_parts(len(ids), together)
         return [Job(role, ids[part], round, lr[part], epochs[part], self.mean_size) for part in parts]
 
-    def _personal(self, kind: str, round: int, epochs: int, step: Step | None = None) -> list[Job]:
+    def _personal(self, kind: str, round: int, lr: float, epochs: int, step: Step | None = None) -> list[Job]:
         jobs = []
         for ids in in_parts(self.size, self.chunk):
-            lr, count = np.full(len(ids), self.training.lr), np.full(len(ids), epochs)
-            jobs.append(Job(kind, ids, round, lr, count, self.mean_size, step=step))
+            rates, counts = np.full(len(ids), lr), np.full(len(ids), epochs)
+            jobs.append(Job(kind, ids, round, rates, counts, self.mean_size, step=step))
         return jobs
 
     def _checked(self, examples: Examples, role: str, row: Tensor) -> Examples:
@@ -339,6 +385,23 @@ def adapts(algorithm: Algorithm) -> bool:
 def in_parts(count: int, size: int) -> list[Integers]:
     """0, 1, … count - 1 in pieces of at most this size."""
     return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def replaced(outcome: Local, places: Integers, by: Local, those: Integers) -> Local:
+    """An outcome in which some rows are those of another. Rows that were the same stay the same."""
+    made: dict[int, Tensor] = {}
+
+    def rows(old: Tensor, new: Tensor) -> Tensor:
+        if id(old) not in made:
+            made[id(old)] = old.clone()
+            made[id(old)][torch.from_numpy(places)] = new[torch.from_numpy(those)]
+        return made[id(old)]
+
+    return Local(
+        {name: rows(value, by.upload[name]) for name, value in outcome.upload.items()},
+        rows(outcome.personal, by.personal),
+        {name: rows(value, by.kept[name]) for name, value in outcome.kept.items()},
+    )
 
 
 def unknown(count: int) -> Scores:

@@ -95,7 +95,7 @@ def losses(clients: Stack, hold: Examples, algorithm: Algorithm, new: bool) -> F
 
     start = algorithm.adapt(clients)
     found = [loss(start), loss(algorithm.local(clients).personal) if new else np.full(len(hold), np.nan)]
-    lr = clients.training.lr
+    lr = float(clients.lr[0])
     for factor in FACTORS:
         rows, done = start, 0
         for stop in stops(int(clients.epochs[0])):

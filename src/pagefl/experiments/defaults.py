@@ -14,7 +14,7 @@ def players_within(
     ranges: dict[str, Number] = {"lr_min": lr_min, "lr_max": lr_max, "epochs_max": 20}
     return {
         "page": {**ranges, "critic_lr": critic_lr, "actor_lr": actor_lr, "tau": tau},
-        "page-shared": ranges,
+        "page-shared": {"epochs_max": 20},
         "dapfl": ranges,
         "random": ranges,
         "fedex": ranges,
@@ -27,8 +27,12 @@ def ranges_around(settings: Mapping[str, Number]) -> dict[str, dict[str, Number]
     known = {**USUAL, **{name: value for name, value in settings.items() if isinstance(value, int | float)}}
     lr, epochs = known["lr"], int(known["epochs"])
     ranges: dict[str, Number] = {"lr_min": lr / 30, "lr_max": 3 * lr, "epochs_max": 4 * epochs}
-    learning = dict.fromkeys(("page", "page-shared", "dapfl", "random", "fedex"), ranges)
-    return {**learning, "schedule": {"lr_last": lr / 100, "epochs_last": 1}}
+    learning = dict.fromkeys(("page", "dapfl", "random", "fedex"), ranges)
+    return {
+        **learning,
+        "page-shared": {"epochs_max": 4 * epochs},
+        "schedule": {"lr_last": lr / 100, "epochs_last": 1},
+    }
 
 
 DEFAULT_ALGORITHM = "fedavg"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pagefl.core.errors import UserError
-from pagefl.game.certificate import Finding, Trial, bellman_residual, certify_game
+from pagefl.game.certificate import OWN_STEP, Finding, Trial, bellman_residual, certify_game
 from pagefl.game.game import Game
 from pagefl.game.ranges import Ranges
 from pagefl.runtime import binding, checkpoint, numbers, record
@@ -27,6 +27,8 @@ def ranges_of(spec: RunSpec) -> Ranges:
         for name in ("lr_min", "lr_max", "epochs_max", "temperature")
         if name in spec.players
     }
+    if "span" in spec.players:
+        given |= {"lr_min": spec.lr / spec.players["span"], "lr_max": spec.lr * spec.players["span"]}
     usual: dict[str, Any] = {
         **players_of(spec.task["name"], {"lr": spec.lr, "epochs": spec.epochs})["random"]
     }
@@ -65,11 +67,13 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
             for column in (f"reward_{who}", f"payoffs.{who}")
         )
         residuals[who] = record.finite(bellman_residual(rewards, payoffs, spec.gamma))
+    moving = {f.player for f in findings if f.player != "server" and not f.player.endswith(OWN_STEP)}
     return {
         "run": spec.label,
         "epsilon": max(finding.epsilon for finding in findings),
         "epsilon_server": max(f.epsilon for f in findings if f.player == "server"),
-        "epsilon_clients": max(f.epsilon for f in findings if f.player != "server"),
+        "epsilon_clients": max(f.epsilon for f in findings if f.player in moving),
+        "epsilon_personal": max((f.epsilon for f in findings if f.player.endswith(OWN_STEP)), default=None),
         "bellman_residual": residuals,
         "horizon": trial.horizon,
         "findings": [{**f._asdict(), "move": None if f.player == "server" else f.move} for f in findings],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagefl.core import rng
+from pagefl.core import personal, rng
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 
@@ -20,10 +20,11 @@ from .game import Game
 from .leaders import Leaders
 from .protocol import ClientPolicy, Moves, Observation, ServerPolicy
 from .ranges import Ranges
-from .rewards import DemandRatio
+from .rewards import DemandRatio, reward
 from .uploads import Uploads
 
 Move = tuple[float, ...]  # a client's (lr, epochs), or the server's weights
+OWN_STEP = ", personal step"  # after a client's name: it deviates in its personal step
 
 
 class Deviation(NamedTuple):
@@ -111,16 +112,44 @@ def certify_game(
     ids = follower.half.participants(stage + 1, follower.terms.participation)
     findings = certify(stage, replay, deviations(ids, ranges, trial, stage))
     back()
+    if len(leaders.half.stepped):
+        findings += certify_steps(game, stage, deviating(ids, trial))
+    back()
     follower.terms = leaders.terms = terms
     return findings
+
+
+def certify_steps(game: Game, stage: int, clients: Integers) -> list[Finding]:
+    """What these clients would gain by a personal step of their own, among all that were tried.
+
+    All clients take the same one. The pay-off is one over the loss on the client's hold-out.
+    """
+    losses = game.clients.try_steps(game.follower.farewell(stage)).losses
+    policy = game.follower.policy
+    tried = personal.choices(policy.personal_lr, policy.setup.epochs)
+    chosen = tried.index(personal.choose(losses, policy.personal_lr, policy.setup.epochs))
+    findings = []
+    for client in clients.tolist():
+        paid = np.nan_to_num(reward(losses[client], game.follower.terms.penalty))
+        best = int(paid.argmax())
+        base = float(paid[chosen])
+        gain = (float(paid[best]) - base) / max(base, 1e-12) if base else 0.0
+        move = (tried[best].lr, float(tried[best].epochs)) if gain > 0 else None
+        findings.append(Finding(stage, f"client {client}{OWN_STEP}", base, gain, move, len(tried)))
+    return findings
+
+
+def deviating(ids: Integers, trial: Trial) -> Integers:
+    """The clients that are tried: the same in every stage, as far as they take part."""
+    same = rng.stream(trial.seed, "who deviates")
+    return np.sort(same.choice(ids, min(trial.clients, len(ids)), replace=False))
 
 
 def deviations(ids: Integers, ranges: Ranges, trial: Trial, stage: int) -> list[Deviation]:
     chance = rng.stream(trial.seed, "deviations", stage)
     grid = [(a, b) for a in np.linspace(-1, 1, trial.grid) for b in np.linspace(-1, 1, trial.grid)]
     result = []
-    same = rng.stream(trial.seed, "who deviates")  # in every stage, as far as they take part
-    for client in np.sort(same.choice(ids, min(trial.clients, len(ids)), replace=False)):
+    for client in deviating(ids, trial):
         actions = np.array([*grid, *chance.uniform(-1, 1, (trial.random, 2))])
         for lr, epochs in zip(ranges.lr(actions[:, 0]), ranges.epochs(actions[:, 1]), strict=True):
             result.append(Deviation(f"client {client}", (float(lr), float(epochs))))

@@ -60,8 +60,8 @@ class Game:
         """One step for all clients, chosen on their hold-outs, then taken. Training is not affected by it."""
         orders = self.follower.farewell(round)
         trials = self.clients.try_steps(orders)
-        setup = self.follower.policy.setup
-        step = personal.choose(trials.losses, setup.lr, setup.epochs)
+        policy = self.follower.policy
+        step = personal.choose(trials.losses, policy.personal_lr, policy.setup.epochs)
         tuned = self.clients.take_step(orders, step)
         return step, tuned._replace(gradients=trials.gradients + tuned.gradients)
 

@@ -51,6 +51,7 @@ class Leaders:
         )
         losses = self.policy.observe(round, clients, seen)
         moves = self._moves(round, clients, seen)
+        limits = self.policy.limits(round, clients, seen)
         # A client that is absent in the next judged round is known by its accuracy in this one.
         tested = orders.judged or self.terms.participation < 1
         trained = self.half.train(
@@ -60,18 +61,22 @@ class Leaders:
             roles=("test",) * tested + (self.role,) * self.rewarded,
             before=np.union1d(clients, self._here(orders.sample)) if orders.judged else NOBODY,
             uploads_too=self.policy.uses_upload_loss,
+            limits=limits,
         )
         ids = trained.ids
+        again = trained.lr < moves.lr[np.isin(clients, ids)]
         scores = trained.test if self.terms.released else trained.train
         rewards = reward(scores.loss, self.terms.penalty)
         if len(ids) and self.rewarded:
             paid = rewards * orders.demand.clients
-            self.policy.reward(round, ids, Outcome(paid, scores.accuracy, scores.loss, trained.upload.loss))
+            outcome = Outcome(paid, scores.accuracy, scores.loss, trained.upload.loss, trained.added, again)
+            self.policy.reward(round, ids, outcome)
         told = table(self.half.size)
         told |= {SIZE: self.half.sizes.astype(np.float64)}
         told |= {"before_accuracy": trained.before.accuracy, "before_loss": trained.before.loss}
         for name, who, values in (
             ("lr", clients, moves.lr),
+            ("lr", ids, trained.lr),
             ("epochs", clients, moves.epochs),
             ("state", clients, seen.accuracy if seen.was_used else np.nan),
             ("critic_loss", clients, np.nan if losses is None else losses.critic.numpy()),
@@ -95,11 +100,11 @@ class Leaders:
 
     def try_steps(self, orders: Orders) -> Trials:
         self._receive(orders)
-        return self.half.try_steps(orders.round, self.fixed.setup.epochs)
+        return self.half.try_steps(orders.round, self.policy.personal_lr, self.fixed.setup.epochs)
 
     def take_step(self, orders: Orders, step: Step) -> Tuned:
         self._receive(orders)
-        return self.half.take_step(orders.round, self.fixed.setup.epochs, step)
+        return self.half.take_step(orders.round, self.policy.personal_lr, self.fixed.setup.epochs, step)
 
     @property
     def rewarded(self) -> bool:

@@ -64,10 +64,23 @@ class HandedClients(ClientPolicy):
             lr[rest], epochs[rest] = self.others.act(round, clients[rest], seen.of(rest.nonzero()[0]))
         return Moves(lr, epochs)
 
+    def limits(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
+        rest = ~self.handed[clients]
+        theirs = self.others.limits(round, clients[rest], seen.of(rest.nonzero()[0])) if rest.any() else None
+        if theirs is None:
+            return None
+        limits = np.full(len(clients), np.inf)
+        limits[rest] = theirs
+        return limits
+
+    @property
+    def personal_lr(self) -> float:
+        return self.others.personal_lr
+
     def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
         rest = ~self.handed[clients]
         if rest.any():
-            self.others.reward(round, clients[rest], Outcome(*(values[rest] for values in outcome)))
+            self.others.reward(round, clients[rest], Outcome._make(values[rest] for values in outcome))
 
     def experience(self, clients: Integers) -> State:
         return self.others.experience(clients[~self.handed[clients]])
@@ -97,6 +110,10 @@ class HandedServer(ServerPolicy):
             if self.handed
             else self.others.act(round, clients, uploads)
         )
+
+    @property
+    def personal_lr(self) -> float:
+        return self.others.personal_lr
 
     def reward(self, round: int, reward: float) -> None:
         if not self.handed:

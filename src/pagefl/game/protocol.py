@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pagefl.agents.ddpg import Losses
 from pagefl.core.algorithm import State
@@ -84,6 +85,8 @@ class Outcome(NamedTuple):
     accuracy: Floats
     loss: Floats
     upload_loss: Floats  # of what the client uploads; for most algorithms that is its own model
+    added: Floats  # by how much what the algorithm adds to the loss of the upload has changed by training
+    again: npt.NDArray[np.bool_]  # who has trained again, with a smaller lr than its move
 
 
 class ClientPolicy:
@@ -113,6 +116,16 @@ class ClientPolicy:
 
     def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
         return Moves(np.full(len(clients), self.setup.lr), np.full(len(clients), self.setup.epochs))
+
+    def limits(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
+        """The largest objective that each upload may have: above it, a client trains again with a tenth of
+        its lr, as long as that lowers it. None: any."""
+        return None
+
+    @property
+    def personal_lr(self) -> float:
+        """The lr around which the personal step is searched."""
+        return self.setup.lr
 
     def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
         """What the moves of these clients were worth."""
@@ -161,6 +174,11 @@ class ServerPolicy:
     def act(self, round: int, clients: Integers, uploads: "Uploads") -> Floats:
         """The weights of these clients' uploads. They sum to one."""
         return by_size(uploads)
+
+    @property
+    def personal_lr(self) -> float:
+        """The same as the clients' policy has."""
+        return self.setup.lr
 
     def reward(self, round: int, reward: float) -> None:
         """What the weights were worth: one over the new model's loss, times the demand ratio."""

@@ -23,7 +23,7 @@ def table(result: dict[str, Any]) -> Table:
     )
     for finding in result["findings"]:
         move = "other weights" if finding["player"] == "server" else finding["move"]
-        by = move if isinstance(move, str) else f"lr {move[0]:.3g}, {move[1]:.0f} epochs" if move else ""
+        by = move if isinstance(move, str) else _told(move) if move else ""
         gain = f"{100 * finding['epsilon']:.2f} %"
         page.add_row(
             str(finding["stage"]),
@@ -34,6 +34,11 @@ def table(result: dict[str, Any]) -> Table:
             str(finding["tried"]),
         )
     return page
+
+
+def _told(move: list[float]) -> str:
+    lr, epochs = move
+    return f"lr {lr:.3g}, {epochs:.0f} epochs" if epochs else "no step"
 
 
 def write(directory: Path, result: dict[str, Any]) -> Path:

@@ -50,6 +50,8 @@ class Stack:
     epochs: Tensor
     purpose: str = ""  # of what is trained besides the round itself: it has its own random streams
     gradients: int = field(default=0, init=False)  # evaluated so far, in examples
+    # what was trained so far, and with which options
+    trained: list[tuple[Tensor, Options]] = field(default_factory=list, init=False)
     # a second training in a round has its own batches
     _drawn: Counter[str] = field(default_factory=Counter, init=False)
 
@@ -76,7 +78,9 @@ class Stack:
             *(self.training.seed, f"{self.purpose}module", self.round, self._drawn["batches"]),
             self._numbers(self.ids)[0],
         ):
-            return self.model.descend(rows, descent)
+            descended = self.model.descend(rows, descent)
+        self.trained.append((descended.rows, descent.options))
+        return descended
 
     def batches(
         self, *, epochs: Tensor | None = None, part: Share | None = None

@@ -1,359 +1,230 @@
-"""PAGE with one policy for all clients: a round brings as many transitions as it has clients.
+"""PAGE with one point of lr and epochs for all clients, which they search together.
 
-A client's reward is how much its training lowered its own loss, compared with the other clients of its round:
-all of them trained the same model, so what is left is what each did differently. One client's move hardly
-changes the shared model, so there is no future to weigh, and a transition is complete in its own round. No
-client can find out by itself what smaller steps do to the shared model, and agents that look a few rounds
-ahead shrink them too soon. So the learning-rate decay at the end of a run is not learned: it is a schedule.
+In the first rounds each client tries a move near the point and tells four numbers: its lr, its epochs, by
+which share its objective fell, and how large its loss was before. The server fits a surface to what the last
+rounds told and moves the point to its top. Then all play the point, and the learning rate decays at the end.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from pagefl.agents import networks
-from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
+from pagefl.agents.ddpg import Losses
 from pagefl.core import rng
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 from pagefl.game.protocol import ClientPolicy, Moves, Observation, Outcome, Players, ServerPolicy, Setup
-from pagefl.game.ranges import Ranges
 from pagefl.game.rewards import DemandRatio
-from pagefl.game.uploads import Uploads
 
-from .bounds import Count, Positive, Rounds, Share
-from .scoring import Scoring
+from .bounds import Count, NotNegative, Positive, Share
 
-STATES, ACTIONS = 2, 2  # accuracy and value of the shared model; lr, epochs
-TRANSITION = [STATES, ACTIONS, 1, 1]  # state, action, reward, whether it was exploring
-VALUE = 5.0  # by which a value, minus a log loss, is divided to be of the size of an accuracy
-FLOOR = 0.01  # added to a loss before its logarithm: a client with one class must not outweigh all others
-EDGE = 0.9  # the farthest out that a policy begins that is to learn: beyond it tanh is flat
+NOISE = np.array([1.0, 0.7])  # standard deviations of ln lr and ln epochs while clients explore
+REACH = np.array([1.0, 0.7])  # by how much the point moves in a round at most
+FEWEST_ROUNDS = 10  # of exploration
+ENOUGH_ROUNDS, ENOUGH_TOLD = 20, 2000  # rounds and transitions after which it ends before its time
+RECENT, ROWS = 6, 400  # the surface is fitted to the transitions of so many rounds, and to as many at least
+ENOUGH_FITTED = 40  # transitions below which the point stays
+KEPT = 200  # transitions of a round that the server keeps
+LARGEST = 50.0  # logarithm that a client can send
+RIDGE = 1.0
+FLOOR = 0.01  # added to a loss before it divides: a client with one class must not outweigh all others
+WORST = -10.0  # the gain of a client that had to train again
 STEEPEST = 0.1  # the largest fall of ln(lr) from round to round of the decay: in a short run it falls little
-KEPT = 200  # transitions of a round that the server keeps: more clients must not make its memory shorter
-RECENT = 30  # rounds that are remembered: what pays changes as the shared model gets better
-OWN_BATCH = 32  # of a client that learns from its own transitions alone
+DEEPEST = 100.0  # by which lr is divided at the end of the decay
+LEAST_LR = 1e-5
 
 
 @dataclass(frozen=True)
 class PageShared(Players):
-    """PAGE with one policy that clients share, by experience or by weights, and a server that scores uploads.
+    """PAGE with one point of lr and epochs for all clients, which they search together; weights by data size.
 
-    share: what clients share: the transitions they experience, or the weights of the agents they train
-    lr_min: smallest learning rate that can be chosen
-    lr_max: largest learning rate that can be chosen
+    span: lr stays between the task's lr divided by this and multiplied by it
     epochs_max: largest number of local epochs that can be chosen
-    critic_lr: learning rate of the critics
-    actor_lr: learning rate of the actors
-    noise: standard deviation of the exploration noise on actions in [-1, 1]
-    explore: share of the rounds, from the start, in which the policy explores and learns
-    warm_up: rounds before anything is learned, so that the critic has seen enough
-    updates: minibatches that are learned in each round
-    batch_size: transitions in a minibatch
-    decay: share of the rounds, at the end, in which lr falls to its least when demand is 1:1
-    scoring_lr: learning rate of the network that scores uploads
-    temperature: of the softmax that makes weights; smaller values give larger differences
+    explore: share of the rounds, from the start, in which clients explore
+    decay: share of the rounds, at the end, in which lr decays
+    price: of one epoch, as a share of the loss; more makes epochs rarer
     """
 
     uses_demand = True
 
-    share: Literal["experience", "weights"] = "experience"
-    lr_min: Positive = 1e-3
-    lr_max: Positive = 0.1
+    span: Positive = 30.0
     epochs_max: Count = 20
-    critic_lr: Positive = 1e-3
-    actor_lr: Positive = 5e-5
-    noise: Positive = 0.5
-    explore: Share = 0.1
-    warm_up: Rounds = 10
-    updates: Count = 10
-    batch_size: Count = 256
-    decay: Share = 0.2
-    scoring_lr: Positive = 1e-2
-    temperature: Positive = 1.0
+    explore: Share = 0.15
+    decay: Share = 0.35
+    price: NotNegative = 0.0
 
     def client_policy(self, setup: Setup) -> ClientPolicy:
-        kind = ClientsOfOnePolicy if self.share == "experience" else ClientsOfAveragedAgents
-        return kind(setup, self)
+        return SearchingClients(setup, self)
 
     def server_policy(self, setup: Setup) -> ServerPolicy:
-        kind = ExperienceLearner if self.share == "experience" else AgentAverage
-        return SharedServer(setup, kind(setup, self), Scoring(setup, self.temperature, self.scoring_lr))
+        return PointServer(setup, self)
 
-    @property
-    def ranges(self) -> Ranges:
-        return Ranges(self.lr_min, self.lr_max, self.epochs_max, self.temperature)
+    def first_point(self, setup: Setup) -> Floats:
+        """ln lr and ln epochs."""
+        return self.within(np.log([setup.lr, setup.epochs]), setup)
 
-    def learns(self, rounds: int) -> bool:
-        """Whether a run is long enough to learn anything before exploration ends."""
-        return self.explore * rounds > self.warm_up
+    def within(self, points: Floats, setup: Setup) -> Floats:
+        low = [np.log(max(LEAST_LR, setup.lr / self.span)), 0.0]
+        high = [np.log(setup.lr * self.span), np.log(max(self.epochs_max, setup.epochs))]
+        return np.clip(points, low, high)
 
-    def agents(self, setup: Setup, count: int, transitions: int) -> Ddpg:
-        """Agents that all begin at the task's own settings.
+    def longest(self, setup: Setup) -> float:
+        """Rounds of exploration at most."""
+        return min(max(FEWEST_ROUNDS, self.explore * setup.rounds), setup.rounds / 2)
 
-        `transitions`: of a round, that each agent keeps.
-        """
-        # Without a future there is nothing for targets to steady.
-        settings = DdpgSettings(self.actor_lr, self.critic_lr, 1.0, 0.0, self.batch_size, (64, 64))
-        needed = 2 * networks.numbers_needed(STATES, ACTIONS, settings.hidden)
-        draw = torch.from_numpy(
-            2 * rng.uniforms(rng.keys(setup.seed, "shared policy", 0, [0]), needed) - 1
-        ).float()
-        ddpg = Ddpg(draw.expand(count, -1), STATES, ACTIONS, RECENT * transitions, settings)
-        edge = EDGE if self.learns(setup.rounds) else 1 - 1e-6
-        usual = torch.from_numpy(self.ranges.action(setup.lr, setup.epochs)).float().clamp(-edge, edge)
-        for net in ("actor", "target_actor"):
-            ddpg.nets[net]["bias2"][:] = usual.atanh()
-        return ddpg
-
-    def decayed_share(self, demand: DemandRatio) -> float:
-        """The share of rounds that the decay takes: more when either side is in demand, since small steps
-        raise both accuracies at once, and half as much more for clients. All for the shared model, it begins
-        where exploring ends."""
-        tipped = 2 * demand.server / (demand.server + demand.clients) - 1
-        return (
-            self.decay + max(tipped, -tipped / 2) * max(0.0, 1 - self.explore - self.decay)
-            if self.decay
-            else 0.0
-        )
+    def decayed(self, round: int, rounds: int, demand: DemandRatio) -> float:
+        """By which factor lr has fallen. Small steps at the end are for the shared model: the more it is in
+        demand, the longer they last. Clients in demand keep large steps, which personalise."""
+        tipped = (demand.server - demand.clients) / (demand.server + demand.clients)
+        least = max(0.0, 1 - self.explore - self.decay)
+        share = self.decay + tipped * (least if tipped > 0 else self.decay)
+        if not self.decay or not share:
+            return 1.0
+        passed = min(1.0, max(0.0, 1 - (1 - round / rounds) / share))
+        deepest = DEEPEST ** min(1.0, 1 + tipped)
+        return float(max(1 / deepest, np.exp(-STEEPEST * share * rounds)) ** passed)
 
 
-class SharingClients(ClientPolicy):
-    """Common to both ways of sharing: clients act by what they are sent, and note what it was worth."""
-
+class SearchingClients(ClientPolicy):
     uses_upload_loss = True
 
     def __init__(self, setup: Setup, players: PageShared) -> None:
         super().__init__(setup)
-        self.players, self.ranges = players, players.ranges
-        self.transition = torch.zeros(setup.clients, sum(TRANSITION))
-
-    @property
-    @abstractmethod
-    def actor(self) -> networks.Parameters:
-        """What clients were sent, as the actor of one agent."""
-
-    def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
-        value = -np.log(seen.loss + FLOOR)
-        state = torch.from_numpy(np.stack([seen.accuracy, value / VALUE], axis=1)).float()
-        action = networks.act(self.actor, state[None])[0]
-        share = self.players.decayed_share(seen.demand)
-        decayed = min(1.0, max(0.0, 1 - (1 - round / self.setup.rounds) / share)) if share else 0.0
-        until = self.players.explore * self.setup.rounds if self.players.learns(self.setup.rounds) else 0
-        explores = round <= until and not decayed and not self.frozen
-        if explores:
-            keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + clients).tolist())
-            action = (
-                action + self.players.noise * torch.from_numpy(rng.normals(keys, ACTIONS)).float()
-            ).clamp(-1, 1)
-        earned, exploring = (
-            torch.full([len(clients), 1], torch.nan),
-            torch.full([len(clients), 1], float(explores)),
-        )
-        self.transition[torch.from_numpy(clients)] = torch.cat([state, action, earned, exploring], dim=1)
-        moves = action.double().numpy()
-        lr = self.ranges.lr(moves[:, 0])
-        return Moves(lr * self._least(lr, share, seen.demand) ** decayed, self.ranges.epochs(moves[:, 1]))
-
-    def _least(self, lr: Floats, share: float, demand: DemandRatio) -> Floats:
-        """By which factor lr has fallen at the end of the decay.
-
-        Clients in demand keep steps that personalise.
-        """
-        depth = min(1.0, 0.5 + demand.server / (demand.server + demand.clients))
-        return np.maximum((self.ranges.lr_min / lr) ** depth, np.exp(-STEEPEST * share * self.setup.rounds))
-
-    def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
-        who = torch.from_numpy(clients)
-        value = torch.from_numpy(-np.log(outcome.upload_loss + FLOOR)).float()
-        self.transition[who, STATES + ACTIONS] = value - VALUE * self.transition[who, 1]
-
-
-class ClientsOfOnePolicy(SharingClients):
-    """Clients send their transitions, a few numbers each; the server learns from all and sends the policy."""
-
-    def __init__(self, setup: Setup, players: PageShared) -> None:
-        super().__init__(setup, players)
-        self._actor = players.agents(setup, 1, 1).nets["actor"]
-
-    @property
-    def actor(self) -> networks.Parameters:
-        return self._actor
+        self.players = players
+        self.point = torch.tensor([*players.first_point(setup), 1.0], dtype=torch.float32)
+        self.transition = torch.zeros(setup.clients, 4)  # ln lr, ln epochs, gain, ln of the loss before
 
     @property
     def received(self) -> State:
-        return {f"policy.{name}": value[0] for name, value in self._actor.items()}
+        return {"point": self.point}
+
+    @property
+    def exploring(self) -> bool:
+        return bool(self.point[2] > 0) and not self.frozen
+
+    @property
+    def personal_lr(self) -> float:
+        return float(np.exp(self.point[0].double().item()))
+
+    def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
+        point = np.tile(self.point[:2].double().numpy(), (len(clients), 1))
+        if self.exploring:
+            keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + clients).tolist())
+            point = self.players.within(point + NOISE * rng.normals(keys, 2), self.setup)
+            loss = np.log(np.maximum(seen.loss, 1e-3))
+            rows = np.column_stack([point, np.full(len(clients), WORST), loss])
+            self.transition[torch.from_numpy(clients)] = torch.from_numpy(rows).float()
+        epochs = np.maximum(1, np.rint(np.exp(point[:, 1]))).astype(np.int64)
+        return Moves(
+            np.exp(point[:, 0]) * self.players.decayed(round, self.setup.rounds, seen.demand), epochs
+        )
+
+    def limits(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
+        """Training must lower the objective. In the first round, any smaller lr that lowers it more is taken:
+        a start that is far too large must not ruin a deep model for good."""
+        if not self.exploring:
+            return None
+        return seen.loss if round > 1 else np.full(len(clients), -np.inf)
+
+    def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
+        if not self.exploring:
+            return
+        who = torch.from_numpy(clients)
+        before = np.exp(self.transition[who, 3].double().numpy())
+        fell = (before - outcome.upload_loss - outcome.added) / (before + FLOOR)
+        paid = fell - self.players.price * np.rint(np.exp(self.transition[who, 1].double().numpy()))
+        gain = np.where(outcome.again, WORST, np.clip(paid, WORST, 1.0))
+        self.transition[who, 2] = torch.from_numpy(gain).float()
 
     def experience(self, clients: Integers) -> State:
         return {"transition": self.transition[torch.from_numpy(clients)]}
 
 
-class ClientsOfAveragedAgents(SharingClients):
-    """Every client trains the agent it is sent on its own transitions; the server averages the agents."""
+class PointServer(ServerPolicy):
+    """Moves the point to the top of a surface, fitted to the gains that clients told."""
 
     def __init__(self, setup: Setup, players: PageShared) -> None:
-        super().__init__(setup, players)
-        self.ddpg = players.agents(setup, setup.clients, 1)
-        self.agent = sent_agent(self.ddpg)
-
-    @property
-    def actor(self) -> networks.Parameters:
-        return {part: self.agent[f"agent.actor.{part}"][None] for part in self.ddpg.nets["actor"]}
-
-    @property
-    def received(self) -> State:
-        return self.agent
-
-    def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
-        super().reward(round, clients, outcome)
-        if self.frozen:
-            return
-        who = torch.from_numpy(clients)
-        for name, value in self.agent.items():
-            self._net(name)[who] = value
-        rows = self.transition[who]
-        complete = (rows[:, -1] > 0) & rows.isfinite().all(1)
-        able = who[complete]
-        if not len(able):
-            return
-        states, actions, rewards, _ = torch.split(rows[complete], TRANSITION, dim=1)
-        self.ddpg.replay.add(able, states, actions, rewards[:, 0], states)
-        if round <= self.players.warm_up:
-            return
-        moments = self.ddpg.replay.reward_moments(able)
-        numbers = (self.setup.first + able.numpy()).tolist()
-        for step in range(self.players.updates):
-            keys = rng.keys(self.setup.seed, f"own minibatch {step}", round, numbers)
-            batch = self.ddpg.replay.sample(able, torch.from_numpy(rng.uniforms(keys, OWN_BATCH)))
-            self.ddpg.update(able, batch.standardised(*moments))
-
-    def experience(self, clients: Integers) -> State:
-        return {name: self._net(name)[torch.from_numpy(clients)] for name in self.agent}
-
-    def _net(self, name: str) -> Tensor:
-        _, net, part = name.split(".")
-        return self.ddpg.nets[net][part]
-
-    @property
-    def tensors(self) -> State:
-        return self.ddpg.tensors
-
-
-def sent_agent(ddpg: Ddpg) -> State:
-    """The parts of an agent that are averaged.
-
-    What only steadies learning (targets, moments) stays with the clients.
-    """
-    return {
-        f"agent.{net}.{part}": value[0].clone()
-        for net in ("actor", "critic")
-        for part, value in ddpg.nets[net].items()
-    }
-
-
-class Teacher(Protocol):
-    """The server's half of sharing: what is sent to clients, and how it learns from what they send."""
-
-    @property
-    def sent(self) -> State: ...
-
-    def update(self, round: int, experience: Mapping[str, Tensor]) -> Losses | None: ...
-
-    @property
-    def tensors(self) -> State: ...
-
-
-class ExperienceLearner:
-    """One agent, trained on everybody's transitions."""
-
-    def __init__(self, setup: Setup, players: PageShared) -> None:
-        self.setup, self.players = setup, players
-        self.ddpg = players.agents(setup, 1, min(KEPT, setup.clients))
-
-    @property
-    def sent(self) -> State:
-        return {f"policy.{name}": value[0] for name, value in self.ddpg.nets["actor"].items()}
-
-    def update(self, round: int, experience: Mapping[str, Tensor]) -> Losses | None:
-        rows = experience["transition"]
-        rows = rows[(rows[:, -1] > 0) & rows.isfinite().all(1)]
-        if not len(rows):
-            return None
-        if len(rows) > KEPT:
-            chosen = rng.stream(self.setup.seed, "kept lessons", round).choice(len(rows), KEPT, replace=False)
-            rows = rows[torch.from_numpy(np.sort(chosen))]
-        states, actions, rewards, _ = torch.split(rows, TRANSITION, dim=1)
-        self.ddpg.replay.extend(states, actions, (rewards - rewards.mean())[:, 0], states)
-        if round <= self.players.warm_up:
-            return None
-        everybody = torch.zeros(1, dtype=torch.long)
-        moments = self.ddpg.replay.reward_moments(everybody)
-        keys = rng.keys(self.setup.seed, "shared minibatch", round, range(self.players.updates))
-        for chance in torch.from_numpy(rng.uniforms(keys, self.players.batch_size)):
-            batch = self.ddpg.replay.sample(everybody, chance[None])
-            losses = self.ddpg.update(everybody, batch.standardised(*moments))
-        return losses
-
-    @property
-    def tensors(self) -> State:
-        return self.ddpg.tensors
-
-
-class AgentAverage:
-    """The mean of the agents that clients have trained."""
-
-    def __init__(self, setup: Setup, players: PageShared) -> None:
-        self.agent = sent_agent(players.agents(setup, 1, 1))
-
-    @property
-    def sent(self) -> State:
-        return self.agent
-
-    def update(self, round: int, experience: Mapping[str, Tensor]) -> Losses | None:
-        good = torch.stack([rows.flatten(1).isfinite().all(1) for rows in experience.values()]).all(0)
-        if bool(good.any()):
-            for name, value in self.agent.items():
-                value.copy_(experience[name][good].mean(0))
-        return None
-
-    @property
-    def tensors(self) -> State:
-        return self.agent
-
-
-class SharedServer(ServerPolicy):
-    """A teacher for the clients' policy, and a network that scores their uploads."""
-
-    looks_at_uploads = True
-
-    def __init__(self, setup: Setup, teacher: Teacher, scoring: Scoring) -> None:
         super().__init__(setup)
-        self.teacher, self.scoring = teacher, scoring
+        self.players = players
+        self.point = torch.from_numpy(players.first_point(setup))
+        self.exploring = torch.ones(1, dtype=torch.bool)
+        self.told = torch.zeros(1, dtype=torch.long)  # transitions so far
+        self.later = torch.zeros(3, dtype=torch.float64)  # sum and number of the points of the later half
+        # round (0: no transition yet), ln lr, ln epochs, score, standardised ln of the loss before
+        self.past = torch.zeros(RECENT * KEPT + ROWS, 5, dtype=torch.float64)
 
     @property
     def sent(self) -> State:
-        return self.teacher.sent
+        return {"point": torch.cat([self.point, self.exploring.double()]).float()}
+
+    @property
+    def personal_lr(self) -> float:
+        return float(np.exp(self.sent["point"][0].double().item()))
 
     def update(self, round: int, experience: State) -> Losses | None:
-        return None if self.frozen else self.teacher.update(round, experience)
+        if self.frozen or not self.exploring:
+            return None
+        rows = self._sound(experience["transition"].double().numpy())
+        if len(rows) > KEPT:
+            chosen = rng.stream(self.setup.seed, "kept lessons", round).choice(len(rows), KEPT, replace=False)
+            rows = rows[np.sort(chosen)]
+        self.told += len(rows)
+        if len(rows) > 1:
+            past = self._remember(round, rows)
+            if len(past) >= ENOUGH_FITTED:
+                self.point.copy_(torch.from_numpy(self._top(past)))
+        longest = self.players.longest(self.setup)
+        if round > longest / 2:
+            self.later += torch.cat([self.point, torch.ones(1)])
+        if round >= longest or (round >= ENOUGH_ROUNDS and self.told >= ENOUGH_TOLD):
+            self.exploring[:] = False
+            if self.later[2]:
+                self.point.copy_(self.later[:2] / self.later[2])
+        return None
 
-    def observe(self, round: int, clients: Integers, uploads: Uploads) -> Losses | None:
-        return self.scoring.observe(round, clients, uploads)
+    def _remember(self, round: int, rows: Floats) -> Floats:
+        """The transitions that the surface is fitted to: those of the last rounds, or the last ones."""
+        loss = (rows[:, 3] - rows[:, 3].mean()) / (rows[:, 3].std() + 1e-9)
+        new = np.column_stack([np.full(len(rows), round), rows[:, :2], ranked(rows[:, 2]), loss])
+        past = self.past.numpy()
+        past = np.concatenate([past[past[:, 0] > 0], new])
+        wanted = max(ROWS, int((past[:, 0] > round - RECENT).sum()))
+        past = past[-wanted:]
+        self.past.zero_()[: len(past)] = torch.from_numpy(past)
+        return past
 
-    def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
-        return self.scoring.act(round, clients, uploads)
+    def _top(self, past: Floats) -> Floats:
+        """The highest point of the surface that can be reached in one round."""
+        point = self.point.numpy()
+        inputs = np.column_stack([quadratic((past[:, 1:3] - point) / NOISE), past[:, 4], np.ones(len(past))])
+        # not by BLAS, whose sums depend on its threads
+        normal = np.einsum("ni,nj->ij", inputs, inputs) + np.diag([RIDGE] * 6 + [1e-6])
+        surface = np.linalg.solve(normal, np.einsum("ni,n->i", inputs, past[:, 3]))[:5]
+        steps = np.linspace(-1, 1, 41)
+        near = np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2) * REACH + point
+        near = self.players.within(near, self.setup)
+        heights = np.einsum("ni,i->n", quadratic((near - point) / NOISE), surface)
+        return np.asarray(near[heights.argmax()])
+
+    def _sound(self, rows: Floats) -> Floats:
+        """The rows that a client can have sent."""
+        gain, rest = rows[:, 2], np.abs(rows[:, [0, 1, 3]])
+        return np.asarray(rows[(gain >= WORST) & (gain <= 1) & (rest < LARGEST).all(1)])
 
     @property
     def tensors(self) -> State:
-        return {
-            **self.scoring.tensors,
-            **{f"shared.{name}": value for name, value in self.teacher.tensors.items()},
-        }
+        names = ("point", "exploring", "told", "later", "past")
+        return {name: getattr(self, name) for name in names}
 
-    def freeze(self) -> None:
-        self.frozen = self.scoring.frozen = True
+
+def ranked(gains: Floats) -> Floats:
+    """Scores by rank within a round, of mean 0 and standard deviation 1."""
+    _, where, counts = np.unique(gains, return_inverse=True, return_counts=True)
+    below = np.cumsum(counts) - counts / 2  # who gained the same has the same rank
+    return np.asarray((below[where] / len(gains) - 0.5) * np.sqrt(12))
+
+
+def quadratic(points: Floats) -> Floats:
+    lr, epochs = points.T
+    return np.stack([lr, epochs, lr**2, epochs**2, lr * epochs], axis=1)
