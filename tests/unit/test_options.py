@@ -67,14 +67,14 @@ CASES = {  # by the width of a row and its head
 
 def plain(
     module, rows: torch.Tensor, options: dict, momentum: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
     """One client after the other, one example batch after the other."""
     layout, rows = Layout(module), rows.clone()
     anchor, top = (options[name].clone() if name in options else None for name in ("anchor", "top"))
     trained = range(*options.get("columns", slice(None)).indices(layout.width))
     columns = slice(trained.start, trained.stop)
     lrs, epochs = options.get("lr", LR), options.get("epochs", EPOCHS)
-    mu = torch.as_tensor(options.get("mu", 0.0)).expand(N)
+    mu, length = torch.as_tensor(options.get("mu", 0.0)).expand(N), torch.zeros(N)
 
     def gradient(row, x, y, offset):
         leaf = row.detach().requires_grad_()
@@ -106,11 +106,12 @@ def plain(
                 if "shift" in options:
                     direction = direction + options["shift"][i]
                 rows[i, columns] = step(rows[i, columns], direction[columns], lrs[i], velocity)
+                length[i] += lrs[i]
                 if top is not None:
                     top[i] = step(top[i], personal, lrs[i], top_velocity)
             if "anchor_rate" in options:
                 anchor[i] += options["anchor_rate"][i] * (rows[i] - anchor[i])
-    return rows, anchor, top
+    return rows, anchor, top, length
 
 
 def batches(i: int, size: int, epochs: int, part: tuple[float, float] | None) -> list[np.ndarray]:
@@ -183,6 +184,7 @@ def test_a_gradient_is_zero_outside_its_columns(path, make):
         ({"direction": pull_back, "shift": LR}, "direction replaces mu and shift"),
         ({"part": (0.5, 0.2)}, "part = (0.5, 0.2)"),
         ({"repeats": 0}, "repeats = 0"),
+        ({"optimiser": "adam"}, "optimiser = adam: expected sgd or deltasgd"),
     ],
 )
 def test_contradictions_are_refused(options, words):
