@@ -65,53 +65,81 @@ CASES = {  # by the width of a row and its head
 }  # fmt: skip
 
 
+class Moving:
+    """One vector that SGD moves, by steps of size lr or of its own."""
+
+    def __init__(self, lr: float, momentum: float, optimiser: str) -> None:
+        self.lr, self.momentum, self.adapts = float(lr), momentum, optimiser == "deltasgd"
+        self.velocity, self.before, self.theta, self.length = 0.0, None, 1.0, 0.0
+
+    def step(self, w: torch.Tensor, gradient) -> torch.Tensor:
+        direction, decay = gradient(w), TRAINING.weight_decay
+        if self.adapts and self.before is not None:
+            turn = (direction + decay * w) - (gradient(self.before) + decay * self.before)
+            bounds = (
+                2.0 * (w - self.before).norm() / (2 * turn.norm()),
+                (1 + 0.1 * self.theta) ** 0.5 * self.lr,
+            )
+            self.theta, self.lr = float(min(bounds)) / self.lr, float(min(bounds))
+        self.before, self.length = w.clone(), self.length + self.lr
+        clipped = direction * min(1.0, TRAINING.clip / (float(direction.norm()) + 1e-6))
+        self.velocity = self.momentum * self.velocity + clipped + decay * w
+        return w - self.lr * self.velocity
+
+
 def plain(
-    module, rows: torch.Tensor, options: dict, momentum: float = 0.0
+    module, rows: torch.Tensor, options: dict, momentum: float = 0.0, optimiser: str = "sgd"
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
-    """One client after the other, one example batch after the other."""
-    layout, rows = Layout(module), rows.clone()
-    anchor, top = (options[name].clone() if name in options else None for name in ("anchor", "top"))
+    """One client after the other, one example batch after the other, in double precision."""
+    layout, rows = Layout(module), rows.double()
+    anchor, top = (options[name].double() if name in options else None for name in ("anchor", "top"))
     trained = range(*options.get("columns", slice(None)).indices(layout.width))
     columns = slice(trained.start, trained.stop)
     lrs, epochs = options.get("lr", LR), options.get("epochs", EPOCHS)
-    mu, length = torch.as_tensor(options.get("mu", 0.0)).expand(N), torch.zeros(N)
+    mu, lengths = torch.as_tensor(options.get("mu", 0.0)).expand(N), []
 
-    def gradient(row, x, y, offset):
+    def slope(row, x, y, offset):
         leaf = row.detach().requires_grad_()
         logits = functional_call(module, layout.views(leaf), (x,)) + offset
         return torch.autograd.grad(torch.nn.functional.cross_entropy(logits, y), leaf)[0]
 
-    def step(row, direction, lr, velocity):
-        norm = direction.norm()
-        clipped = direction * min(1.0, TRAINING.clip / (float(norm) + 1e-6))
-        velocity.mul_(momentum).add_(clipped + TRAINING.weight_decay * row)
-        return row - lr * velocity
-
     for i in range(N):
         x, y = EXAMPLES.client(i)
-        velocity = torch.zeros_like(rows[i, columns])
-        top_velocity = None if top is None else torch.zeros_like(top[i])
+        own, head = (Moving(lrs[i], momentum, optimiser) for _ in range(2))
         for chosen in batches(i, len(y), int(epochs[i]), options.get("part")):
+            batch = x[chosen].double(), y[chosen]
+
+            def with_part(where, part, i=i):
+                whole = rows[i].clone()
+                whole[where] = part
+                return whole
+
+            def direction(part, i=i, batch=batch, with_part=with_part):
+                row = with_part(columns, part)
+                found = slope(row, *batch, options["offset"][i] if "offset" in options else 0.0)
+                if "direction" in options:
+                    found = options["direction"](row[None], found[None], torch.tensor([i]))[0]
+                elif anchor is not None:
+                    found = found + mu[i] * (row - anchor[i])
+                if "shift" in options:
+                    found = found + options["shift"][i]
+                return found[columns]
+
             for _ in range(options.get("repeats", 1)):
                 if top is not None:
-                    last, whole = slice(layout.width - top.shape[1], layout.width), rows[i].clone()
-                    whole[last] += top[i]
-                    personal = gradient(whole, x[chosen], y[chosen], 0.0)[last]
-                offset = options["offset"][i] if "offset" in options else 0.0
-                direction = gradient(rows[i], x[chosen], y[chosen], offset)
-                if "direction" in options:
-                    direction = options["direction"](rows[i : i + 1], direction[None], torch.tensor([i]))[0]
-                elif anchor is not None:
-                    direction = direction + mu[i] * (rows[i] - anchor[i])
-                if "shift" in options:
-                    direction = direction + options["shift"][i]
-                rows[i, columns] = step(rows[i, columns], direction[columns], lrs[i], velocity)
-                length[i] += lrs[i]
-                if top is not None:
-                    top[i] = step(top[i], personal, lrs[i], top_velocity)
+                    last = slice(layout.width - top.shape[1], layout.width)
+                    # the row is held fixed, where it is before its own step
+                    fixed = rows[i, last].clone()
+
+                    def personal(part, batch=batch, last=last, fixed=fixed, with_part=with_part):
+                        return slope(with_part(last, fixed + part), *batch, 0.0)[last]
+
+                    top[i] = head.step(top[i].clone(), personal)
+                rows[i, columns] = own.step(rows[i, columns].clone(), direction)
             if "anchor_rate" in options:
                 anchor[i] += options["anchor_rate"][i] * (rows[i] - anchor[i])
-    return rows, anchor, top, length
+        lengths.append(own.length)
+    return rows, anchor, top, torch.tensor(lengths).double()
 
 
 def batches(i: int, size: int, epochs: int, part: tuple[float, float] | None) -> list[np.ndarray]:
@@ -127,13 +155,13 @@ def batches(i: int, size: int, epochs: int, part: tuple[float, float] | None) ->
     return [pool[places[:count]] for places, count in zip(index[0], counts[0], strict=True)]
 
 
-def stack(model, momentum: float = 0.0) -> Stack:
+def stack(model, momentum: float = 0.0, optimiser: str = "sgd") -> Stack:
     counts = torch.stack([EXAMPLES.client(i)[1].bincount(minlength=CLASSES) for i in range(N)])
     facts = Facts(EXAMPLES.sizes, counts, 8.0)
     return Stack(
         model,
         EXAMPLES,
-        TRAINING._replace(momentum=momentum),
+        TRAINING._replace(momentum=momentum, optimiser=optimiser),
         1,
         torch.arange(N),
         0,
@@ -147,17 +175,19 @@ def stack(model, momentum: float = 0.0) -> Stack:
 
 @pytest.mark.parametrize(("path", "make"), PATHS)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_every_option_on_every_path(path, make, case, momentum):
+@pytest.mark.parametrize(("momentum", "optimiser"), [(0.0, "sgd"), (0.9, "sgd"), (0.0, "deltasgd")])
+def test_every_option_on_every_path(path, make, case, momentum, optimiser):
     with rng.torch_stream(1, "module"):
         module = make()
     layout = Layout(module)
     rows = layout.row(module) + 0.1 * noise("rows", N, layout.width)
     options = CASES[case](layout.width, layout.head)
-    expected = plain(module, rows, options, momentum)
-    for got, wanted in zip(stack(path(module), momentum).descend(rows, **options), expected, strict=True):
+    expected = plain(module, rows, options, momentum, optimiser)
+    found = stack(path(module), momentum, optimiser).descend(rows, **options)
+    lost = 1 if optimiser == "sgd" else 10  # digits, where near gradients are subtracted
+    for got, wanted in zip(found, expected, strict=True):
         if wanted is not None:
-            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(got.double(), wanted, rtol=lost * 1e-4, atol=lost * 1e-5)
 
 
 @pytest.mark.parametrize(("path", "make"), PATHS)

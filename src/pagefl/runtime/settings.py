@@ -69,7 +69,9 @@ class Settings(BaseModel):
 
     rounds: Count = Field(1000, description="number of communication rounds")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of the data and of every random stream")
-    lr: Finite = Field(0.1, gt=0, description="learning rate of local SGD; the first one if it adapts")
+    lr: Finite = Field(
+        0.1, gt=0, description="learning rate of local training; with deltasgd, of its first step"
+    )
     epochs: Count = Field(5, description="local epochs in each round")
     batch_size: Count = Field(
         32, description="examples in a local batch; the last, smaller batch is used too"
