@@ -7,7 +7,7 @@ function of its model, with all that an algorithm adds to the loss.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -32,16 +32,18 @@ from oracle.test_algorithms import (
 )
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
+from unit.test_options import noise, stack
 
 import pagefl
-from pagefl import Algorithm, FederatedData, Task, UserError
-from pagefl.algorithms import ALGORITHMS
+from pagefl import Algorithm, Local, UserError
 from pagefl.algorithms.ditto import Ditto
 from pagefl.algorithms.fedavg import FedAvg
 from pagefl.algorithms.feddyn import FedDyn
 from pagefl.algorithms.fednova import FedNova
 from pagefl.algorithms.fedprox import FedProx
 from pagefl.algorithms.scaffold import Scaffold
+from pagefl.core import personal
+from pagefl.core.layout import Layout
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import RowModel, StackedModel
 from pagefl.core.training.stack import Training
@@ -210,3 +212,99 @@ def test_training_is_what_the_paper_says(name, path):
         torch.testing.assert_close(
             state[key].double(), value, rtol=1e-3, atol=1e-4, msg=lambda text, key=key: f"{key}: {text}"
         )
+
+
+def module_rows(module: nn.Module) -> Tensor:
+    layout = Layout(module)
+    return layout.row(module) + 0.1 * noise("rows", 3, layout.width)
+
+
+class Noisy(nn.Module):
+    """Drops some of its inputs, and remembers which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.seen = linear(), []
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = torch.rand(x.shape[-1]) < 0.5 if self.training else torch.ones(x.shape[-1], dtype=torch.bool)
+        self.seen.append(kept)
+        return self.inner(x * kept)
+
+
+def test_both_gradients_see_the_same_dropout():
+    module = Noisy()
+    clients = stack(RowModel(module), optimiser="deltasgd")
+    clients.train(module_rows(module), epochs=torch.tensor([2, 0, 0]))
+    masks = [tuple(mask.tolist()) for mask in module.seen]
+    first, pairs = masks[0], list(zip(masks[1::2], masks[2::2], strict=True))
+    assert len(pairs) == 3
+    assert all(there == here for there, here in pairs)
+    assert len({first, *(here for _, here in pairs)}) > 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"lr": torch.zeros(3)}, {"direction": lambda rows, gradient, who: torch.zeros_like(rows)}]
+)
+def test_a_model_that_does_not_move_stays_finite(options):
+    module = linear()
+    rows = module_rows(module)
+    still = stack(LinearModel(module), optimiser="deltasgd")
+    still.training = still.training._replace(weight_decay=0.0)
+    done = still.descend(rows, **options)
+    assert torch.equal(done.rows, rows)
+    assert done.length.isfinite().all()
+
+
+def test_the_personal_step_is_plain_sgd():
+    module = mlp()
+    rows = module_rows(module)
+    ours, plain = (
+        personal.train(stack(StackedModel(module), optimiser=name), rows, 2.0, 3)
+        for name in ("deltasgd", "sgd")
+    )
+    assert torch.equal(ours, plain)
+    assert not torch.allclose(ours, stack(StackedModel(module), optimiser="deltasgd").train(rows), atol=1e-2)
+
+
+@pytest.mark.parametrize("module", ["linear", "net"])
+def test_neither_workers_nor_a_resume_change_a_bit(module, tmp_path):
+    settings = {"optimiser": "deltasgd", "algorithm": Scaffold(), "lr": 3.0}
+    straight = pagefl.run(task=task(module), rounds=3, **settings)
+    pagefl.run(task=task(module), rounds=2, out=tmp_path / "run", **settings)
+    again = pagefl.resume(tmp_path / "run", task=task(module), algorithm=Scaffold(), rounds=3)
+    shared = pagefl.run(task=task(module), rounds=3, workers=2, **settings)
+    plain = pagefl.run(task=task(module), rounds=3, **{**settings, "optimiser": "sgd"})
+    for other in (again, shared):
+        assert all(torch.equal(value, other.state[name]) for name, value in straight.state.items())
+    assert not torch.allclose(straight.state["server.model"], plain.state["server.model"], atol=1e-2)
+
+
+class OwnSteps(Algorithm):
+    def local(self, clients):
+        w = clients.sgd(clients.sent["model"])
+        return Local(upload={"model": w.rows}, personal=w.rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"momentum": 0.9}, "it should go with momentum = 0, not 0"),
+        (
+            {"algorithm": "apfl"},
+            "optimiser = deltasgd: algorithm Apfl needs sgd, since its steps are its own",
+        ),
+        ({"algorithm": "perfedavg"}, "algorithm PerFedAvg needs sgd"),
+        ({"algorithm": {"name": "scaffold", "bounded": True}}, "algorithm Scaffold needs sgd, since bounded"),
+        ({"algorithm": OwnSteps()}, "optimiser = deltasgd: clients.sgd makes steps of an algorithm's own"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_the_first_round(settings, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        pagefl.run(task=task(), optimiser="deltasgd", rounds=1, out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()
+
+
+def test_an_algorithm_that_asks_for_it_in_a_run_with_momentum_is_refused():
+    with pytest.raises(UserError, match="the optimiser deltasgd has none"):
+        stack(LinearModel(linear()), 0.9).train(module_rows(linear()), optimiser="deltasgd")

@@ -18,6 +18,7 @@ from pagefl.core.training.stack import Stack, Training
 
 SEED, SIZES, N = 3, (5, 11, 8), 3
 LR, EPOCHS = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([2, 1, 3])
+LONGER = {"sgd": 1, "deltasgd": 10}  # so that curvature bounds some steps
 TRAINING = Training(SEED, 0.1, batch_size=4, weight_decay=0.02, clip=0.7)
 EXAMPLES = Examples.of([client(size, i) for i, size in enumerate(SIZES)])
 
@@ -36,7 +37,7 @@ def pull_back(rows: torch.Tensor, gradient: torch.Tensor, who: torch.Tensor) -> 
 
 CASES = {  # by the width of a row and its head
     "nothing": lambda width, head: {},
-    "lr": lambda width, head: {"lr": torch.tensor([0.05, 0.2, 0.4])},
+    "lr": lambda width, head: {"lr": torch.tensor([0.05, 0.2, 3.0])},
     "epochs": lambda width, head: {"epochs": torch.tensor([1, 3, 2])},
     "mu": lambda width, head: {"mu": 0.3, **with_anchor(width)},
     "mu of each": lambda width, head: {"mu": torch.tensor([0.1, 0.5, 0.9]), **with_anchor(width)},
@@ -95,7 +96,7 @@ def plain(
     anchor, top = (options[name].double() if name in options else None for name in ("anchor", "top"))
     trained = range(*options.get("columns", slice(None)).indices(layout.width))
     columns = slice(trained.start, trained.stop)
-    lrs, epochs = options.get("lr", LR), options.get("epochs", EPOCHS)
+    lrs, epochs = options.get("lr", LR * LONGER[optimiser]), options.get("epochs", EPOCHS)
     mu, lengths = torch.as_tensor(options.get("mu", 0.0)).expand(N), []
 
     def slope(row, x, y, offset):
@@ -168,7 +169,7 @@ def stack(model, momentum: float = 0.0, optimiser: str = "sgd") -> Stack:
         {},
         {},
         facts,
-        LR,
+        LR * LONGER[optimiser],
         EPOCHS,
     )
 
