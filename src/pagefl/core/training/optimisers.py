@@ -14,7 +14,7 @@ from pagefl.core.errors import UserError
 from .descent import Rates
 from .options import Optimiser
 
-GAMMA, DELTA = 2.0, 0.1  # the paper's, for every experiment
+GAMMA, DELTA = 2.0, 0.1  # the paper's
 Gradient = Callable[[Tensor], Tensor]  # of a step's objective: a function of the rows
 
 
@@ -82,7 +82,7 @@ class DeltaSgd(Moving):
         self._length[:n] += eta
 
     def _adapt(self, n: int, moved: Tensor, turned: Tensor) -> None:
-        """Algorithm 1, line 10. Weight decay is part of the objective; the clip only shortens a step."""
+        """The paper's Algorithm 1. Weight decay is part of the objective; the clip only shortens a step."""
         turned = turned + self.rates.weight_decay * moved
         way, turn = (part[:, self.columns].norm(dim=1) for part in (moved, turned))
         eta, theta = self._eta[:n], self._theta[:n]
