@@ -14,7 +14,7 @@ from torch import nn
 import pagefl
 from pagefl import Task, api
 from pagefl.algorithms import ALGORITHMS
-from pagefl.runtime import checkpoint
+from pagefl.runtime import binding, checkpoint
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -190,3 +190,15 @@ def test_agents_go_on_for_more_or_fewer_rounds_than_planned(planned, page, tmp_p
     assert resumed.client_rounds == straight.client_rounds
     for name, value in straight.state.items():
         assert torch.equal(value, resumed.state[name]), name
+
+
+def test_a_run_from_before_a_setting_had_its_default(tmp_path):
+    """Checkpoint and spec lack the optimiser; the run goes on by sgd, and by nothing else."""
+    now, spec = {"lr": 0.1}, tmp_path / "spec.toml"
+    for facts in ({}, {"spec": {"lr": 0.1}}):
+        binding.check_settings(now, facts, spec)
+        binding.check_settings({**now, "optimiser": "sgd"}, facts, spec)
+        with pytest.raises(
+            pagefl.UserError, match='optimiser = "deltasgd", but the checkpoint was made with'
+        ):
+            binding.check_settings({**now, "optimiser": "deltasgd"}, facts, spec)

@@ -50,6 +50,8 @@ BAD = [
     ("run --lr 1e400", "lr = inf"),
     ("run --participation 2", "participation = 2"),
     ("run --workers 100000", "workers = 100000: it should be less than or equal to 1024"),
+    ("run --set optimiser=adam", "optimiser = 'adam': it should be 'sgd' or 'deltasgd'"),
+    ("run --set optimiser=deltasgd --set momentum=0.9", "it should go with momentum = 0, not 0.9"),
     ("run --no-such-option", "No such option"),
     (["run", "--task", ""], "task = '': expected a name; `pagefl list tasks`"),
     (["run", "--algorithm", ""], "algorithm = '': expected a name; `pagefl list algorithms`"),

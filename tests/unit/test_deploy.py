@@ -203,6 +203,16 @@ def test_decay_and_momentum_reach_the_nodes(tmp_path):
     assert not torch.allclose(plain.state["server.model"], simulated.state["server.model"], atol=1e-3)
 
 
+@pytest.mark.parametrize("task", ["synthetic", "synthetic-mlp"])
+def test_the_optimiser_reaches_the_nodes(task, tmp_path):
+    spec = spec_of("fednova", task=task, optimiser="deltasgd", lr=1.0, rounds=2)
+    simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
+    assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-4)
+    assert deployed.history.gradients.tolist() == simulated.history.gradients.tolist()
+    plain = pagefl.run(spec.model_copy(update={"optimiser": "sgd"}))
+    assert not torch.allclose(plain.state["server.model"], simulated.state["server.model"], atol=1e-2)
+
+
 def test_some_take_part(tmp_path):
     spec = spec_of("scaffold", participation=0.5)
     simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,17 @@ def test_a_damaged_ledger_is_named(line, tmp_path):
         file.write(line + "\n")
     with pytest.raises(UserError, match="line 2 is not a finished run"):
         ledger.read(tmp_path / "ledger")
+
+
+def test_runs_of_the_committed_ledger_are_found():
+    """A setting that came after them leaves their names as they were."""
+    kept = Path(__file__).parents[2] / "docs" / "results" / "laptop" / ledger.NAME
+    specs = scales.experiment("table1", "laptop").specs
+    names = {sweep.name_of(spec) for spec in specs}
+    assert "cifar100-patches-fedavg-s0-096221fe63a2" in names & set(ledger.read(kept))
+    others = {sweep.name_of(spec.model_copy(update={"optimiser": "deltasgd"})) for spec in specs}
+    assert not others & names
+    assert len(others) == len(names)
 
 
 def test_fedavg_with_fine_tuning_is_fedavg_with_the_personal_step():

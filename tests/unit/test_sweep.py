@@ -50,8 +50,9 @@ def test_a_name_is_the_spec_and_nothing_else():
         spec(algorithm="fedprox"),
         spec(players="random"),
         spec(bias="10:1"),
+        spec(optimiser="deltasgd"),
     ]
-    assert len({name, *map(sweep.name_of, others)}) == 6
+    assert len({name, *map(sweep.name_of, others)}) == 7
 
 
 def test_a_grid_is_every_combination():

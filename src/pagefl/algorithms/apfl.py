@@ -19,6 +19,7 @@ class Apfl(Algorithm):
     """
 
     same_rows = ()
+    needs_sgd = "its steps are its own"
 
     alpha: Mix = 0.5
     adaptive: bool = False

@@ -23,9 +23,10 @@ class FedNova(Algorithm):
         return {"model": row, "length": row.new_zeros(1)}
 
     def local(self, clients: Clients) -> Local:
-        rows = clients.train(clients.sent["model"])
-        length = clients.lr * gradients(clients.steps, clients.momentum).to(clients.lr)
-        return Local(upload={"model": rows, "length": length[:, None]}, personal=rows)
+        trained = clients.descend(clients.sent["model"])
+        repeated = gradients(clients.steps, clients.momentum) / clients.steps  # 1 without momentum
+        length = trained.length * repeated.to(clients.lr)
+        return Local(upload={"model": trained.rows, "length": length[:, None]}, personal=trained.rows)
 
     def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
         length = uploads["length"][:, 0]

@@ -25,7 +25,7 @@ class FedRod(Algorithm):
     def local(self, clients: Clients) -> Local:
         # classes that a client lacks: minus infinity
         priors = clients.facts.class_counts.to(clients.sent["model"]).log()
-        rows, _, head = clients.descend(clients.sent["model"], offset=priors, top=clients.kept["head"])
+        rows, _, head, _ = clients.descend(clients.sent["model"], offset=priors, top=clients.kept["head"])
         assert head is not None
         personal = rows.clone()
         personal[:, clients.layout.head] += head

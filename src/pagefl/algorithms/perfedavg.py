@@ -20,6 +20,7 @@ class PerFedAvg(Algorithm):
     """
 
     same_rows = ()
+    needs_sgd = "its steps are its own"
 
     inner_lr: Positive = 0.01
     hessian_free: bool = False

@@ -29,7 +29,7 @@ class PFedMe(Algorithm):
 
     def local(self, clients: Clients) -> Local:
         sent = clients.sent["model"]
-        theta, w, _ = clients.descend(
+        theta, w, *_ = clients.descend(
             sent,
             # (7): theta by SGD on f + lambda/2 |theta - w|²
             lr=torch.full_like(clients.lr, self.personal_lr),

@@ -29,6 +29,10 @@ class Scaffold(Algorithm):
     fresh: Part = 1.0
     bounded: bool = False
 
+    @property
+    def needs_sgd(self) -> str:
+        return "bounded = true needs lengths that are known before training" if self.bounded else ""
+
     def server_state(self, row: Tensor) -> State:
         return {
             "model": row,
@@ -47,13 +51,14 @@ class Scaffold(Algorithm):
 
     def local(self, clients: Clients) -> Local:
         sent, control, own = clients.sent["model"], clients.sent["control"], clients.kept["control"]
-        length = (clients.lr * clients.steps.to(clients.lr))[:, None]
         shift = control - own
         if self.bounded:
+            ahead = (clients.lr * clients.steps.to(clients.lr))[:, None]
             usual = clients.sent["length"]  # zero in the first round, where there is no correction either
-            shift = shift * (usual / length).clamp(max=1.0)
-        rows = clients.train(sent, shift=shift)
-        # (4), option II: the mean gradient, by this client's own number of steps and learning rate.
+            shift = shift * (usual / ahead).clamp(max=1.0)
+        trained = clients.descend(sent, shift=shift)
+        rows, length = trained.rows, trained.length[:, None]
+        # (4), option II: the mean gradient, by this client's own step sizes, whose sum is K_i lr_i for SGD.
         change = self.fresh * ((sent - rows) / length - shift - own)
         # Scaled by relative size, the mean change keeps c = sum_i n_i/n c_i, whoever takes part and whatever
         # p is played.

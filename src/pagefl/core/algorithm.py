@@ -44,13 +44,14 @@ class Clients(Protocol):
         """The momentum of `train`, the same for all clients."""
 
     def train(self, rows: Tensor, **options: Any) -> Tensor:
-        """Train the rows by SGD on the clients' own data.
+        """Train the rows by the run's optimiser on the clients' own data.
 
         `core.training.options.Options` lists the options.
         """
 
     def descend(self, rows: Tensor, **options: Any) -> "Descended":
-        """The same for methods that move two models: returns the rows, their anchor, and the personal top."""
+        """The same for methods that need more than the rows: also returns their anchor, the personal top, and
+        the sum of each client's step sizes."""
 
     def batches(
         self, *, epochs: Tensor | None = None, part: tuple[float, float] | None = None
@@ -103,6 +104,11 @@ class Algorithm:
     # Groups of rows that are always equal, such as (("upload.model", "personal"),): each group is held in
     # memory once. None: nothing is declared, and what `local` uploads is found by trying it on one client.
     same_rows: ClassVar[tuple[tuple[str, ...], ...] | None] = None
+
+    @property
+    def needs_sgd(self) -> str:
+        """Why no optimiser will do but sgd, whose step sizes are known beforehand; empty if any will."""
+        return ""
 
     def server_state(self, row: Tensor) -> State:
         """The server's state before the first round. `model`, the shared model W, must be part of it."""

@@ -2,7 +2,7 @@
 
 One learning rate and one number of epochs serve all clients. They are chosen by the mean loss on a hold-out
 of the clients' training data, and "no training" is among the choices. Then the step is taken on all training
-data.
+data. It is plain SGD, whatever the optimiser of the run.
 """
 
 from dataclasses import replace
@@ -114,4 +114,4 @@ def taken(clients: Stack, algorithm: Algorithm, step: Step) -> Tensor:
 
 def train(clients: Stack, rows: Tensor, lr: float, epochs: int) -> Tensor:
     rate, count = torch.full_like(clients.lr, lr), torch.full_like(clients.epochs, epochs)
-    return clients.train(rows, lr=rate, epochs=count)
+    return clients.train(rows, lr=rate, epochs=count, optimiser="sgd")

@@ -54,8 +54,16 @@ Watch = Callable[[Progress], None]
 
 
 def name_of(spec: RunSpec) -> str:
-    """A readable name. It ends with a hash of everything that affects the result."""
-    matters = {name: value for name, value in spec.model_dump().items() if name not in NO_MATTER}
+    """A readable name. It ends with a hash of everything that affects the result.
+
+    A setting that came later than some results counts only if it is set: their names stay the same.
+    """
+    before = spec.of_before()
+    matters = {
+        name: value
+        for name, value in spec.model_dump().items()
+        if name not in NO_MATTER and not (name in before and value == before[name])
+    }
     digest = sha256(json.dumps([VERSION, matters], sort_keys=True).encode()).hexdigest()
     return f"{spec.task['name']}-{spec.label}-s{spec.seed}-{digest[:12]}"
 

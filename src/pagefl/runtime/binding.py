@@ -55,7 +55,8 @@ def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path, say: Say
 def check_settings(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path) -> None:
     """Raise if settings differ from the checkpoint's. `now`: a complete spec.
 
-    Settings that did not exist when the checkpoint was made are not compared.
+    Of settings that did not exist when the checkpoint was made, `LATER` count as their defaults. Others are
+    not compared.
     """
     made, found = _flat(facts.get("spec", {})), _flat(_plain(now))
     if missing := [name for name in made if name not in found and _table(name) not in NO_MATTER]:
@@ -63,6 +64,7 @@ def check_settings(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path)
             f"{spec}: {_some(missing)} is missing, so it is not the complete spec of this run; restore "
             "the file"
         )
+    made, found = ({**Settings.of_before(), **values} for values in (made, found))
     if changed := [name for name in made if _table(name) not in MAY_CHANGE and found[name] != made[name]]:
         new, old = (
             _some([f"{name} = {json.dumps(values[name])}" for name in changed]) for values in (found, made)

@@ -8,6 +8,7 @@ from torch import Tensor
 from pagefl.core import rng
 from pagefl.core.algorithm import Algorithm, State
 from pagefl.core.clients import ClientHalf
+from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData, Examples, ServerData
 from pagefl.core.layout import Layout
 from pagefl.core.memory import needs
@@ -42,6 +43,10 @@ def start(
     task: Task, algorithm: Algorithm, settings: Settings, examples: Examples, say: Say = lambda line: None
 ) -> Start:
     """`examples`: some that this process holds. They are used to find the fastest way to train the model."""
+    if settings.optimiser != "sgd" and (why := algorithm.needs_sgd):
+        raise UserError(
+            f"optimiser = {settings.optimiser}: algorithm {type(algorithm).__name__} needs sgd, since {why}"
+        )
     module = task.fresh_module(settings.seed)
     width = sum(parameter.nbytes for parameter in module.parameters())
     needs(ROWS_AT_WORK * width, "the weights, gradients and copies of one model", "use a smaller model")
@@ -60,6 +65,7 @@ def start(
         settings.weight_decay,
         settings.clip,
         settings.momentum,
+        settings.optimiser,
     )
     return Start(model, model.layout.row(module), algorithm, training, settings)
 

@@ -2,14 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from pagefl.core.errors import shown
+from pagefl.core.training.options import Optimiser
 from pagefl.game.rewards import DemandRatio
 
 MOST = 10**9  # limit of every count; larger ones would overflow later
 MOST_WORKERS = 1024
 NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # do not change a simulation's result
+# Settings that came when there were results already: a run of before counts as one with their defaults.
+LATER = ("optimiser",)
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -66,7 +69,9 @@ class Settings(BaseModel):
 
     rounds: Count = Field(1000, description="number of communication rounds")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of the data and of every random stream")
-    lr: Finite = Field(0.1, gt=0, description="learning rate of local SGD")
+    lr: Finite = Field(
+        0.1, gt=0, description="learning rate of local training; with deltasgd, of its first step"
+    )
     epochs: Count = Field(5, description="local epochs in each round")
     batch_size: Count = Field(
         32, description="examples in a local batch; the last, smaller batch is used too"
@@ -74,6 +79,11 @@ class Settings(BaseModel):
     weight_decay: Finite = Field(0.0, ge=0, description="weight decay of local SGD, added after clipping")
     momentum: Finite = Field(
         0.0, ge=0, lt=1, description="momentum of local SGD; it starts anew in every round"
+    )
+    optimiser: Optimiser = Field(
+        "sgd",
+        description="optimiser of local training: sgd, or deltasgd, which adapts each client's learning "
+        "rate at every step and starts anew at lr in every round",
     )
     lr_decay: Finite = Field(
         1.0, gt=0, le=1, description="factor by which every learning rate falls after each round"
@@ -163,6 +173,13 @@ class Settings(BaseModel):
         1, description="rounds between records of every client's numbers; 0 for none"
     )
 
+    @field_validator("optimiser")
+    @classmethod
+    def _without_momentum(cls, value: Optimiser, info: ValidationInfo) -> Optimiser:
+        if value == "deltasgd" and (momentum := info.data.get("momentum", 0.0)):
+            raise ValueError(f"it should go with momentum = 0, not {momentum}, since it has none")
+        return value
+
     @field_validator("bias")
     @classmethod
     def _ratios(cls, value: str | list[list[int | str]]) -> str | list[list[int | str]]:
@@ -192,6 +209,11 @@ class Settings(BaseModel):
     @classmethod
     def _each_once(cls, value: list[str]) -> list[str]:
         return each_once(value)
+
+    @classmethod
+    def of_before(cls) -> dict[str, object]:
+        """What a run had, in effect, before some settings existed: their defaults."""
+        return {name: cls.model_fields[name].default for name in LATER}
 
     def shifts(self) -> list[tuple[int, DemandRatio]]:
         """The rounds from which the demand ratio changes, and its new values."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from pagefl.core.examples import Examples
 
 from .batches import Batches
-from .options import Options
+from .options import Optimiser, Options
 
 AUGMENTED = 32  # steps whose examples are augmented at a time
 Positions = npt.NDArray[np.int32]
@@ -30,6 +30,7 @@ class Descended(NamedTuple):
     rows: Tensor
     anchor: Tensor | None  # the anchor after the last step
     top: Tensor | None
+    length: Tensor  # [n] the sum of each row's step sizes
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,21 @@ class Descent:
     options: Options
     augment: Change | None = None
     momentum: float = 0.0
+    optimiser: Optimiser = "sgd"
 
     @property
     def lr(self) -> Tensor:
         assert self.options.lr is not None
         return self.options.lr
+
+    @property
+    def rates(self) -> "Rates":
+        return Rates(self.lr, self.clip, self.weight_decay, self.momentum)
+
+    @property
+    def length(self) -> Tensor:
+        """The sum of each row's step sizes, if they are all lr."""
+        return self.lr * torch.from_numpy(self.batches.steps * self.options.repeats).to(self.lr)
 
     def sorted(self) -> tuple["Descent", Tensor]:
         """The same with rows by falling number of steps, so that those still at work are always the first
@@ -103,11 +114,6 @@ class Descent:
             gradient.add_(options.shift[:n])
         return gradient
 
-    def step(self, rows: Tensor, direction: Tensor, velocity: Tensor | None) -> None:
-        """In place. `velocity`: the running sum of steps, if there is momentum."""
-        rates = Rates(self.lr[: len(rows)], self.clip, self.weight_decay, self.momentum)
-        rates.step(rows, direction, velocity)
-
 
 class Rates(NamedTuple):
     """What a step of SGD depends on besides its direction."""
@@ -118,7 +124,7 @@ class Rates(NamedTuple):
     momentum: float
 
     def step(self, rows: Tensor, direction: Tensor, velocity: Tensor | None) -> None:
-        """In place."""
+        """In place. `velocity`: the running sum of steps, if there is momentum."""
         lr = rate = self.lr
         if self.clip < float("inf"):
             rate = lr * (self.clip / (direction.norm(dim=1) + 1e-6)).clamp(max=1.0)  # torch's clip_grad_norm_

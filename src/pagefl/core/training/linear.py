@@ -84,7 +84,8 @@ class LinearModel(Model):
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
         options = descent.options
-        if options.direction is not None or options.columns is not None or descent.augment is not None:
+        unusual = options.direction is not None or options.columns is not None or descent.augment is not None
+        if unusual or descent.optimiser != "sgd":
             return super().descend(rows, descent)  # what the kernel cannot do
         assert not isinstance(options.mu, float)
         fresh, anchor, top = (_array(part, 2, copy=True) for part in (rows, options.anchor, options.top))
@@ -106,8 +107,8 @@ class LinearModel(Model):
             momentum=np.float32(descent.momentum),
         )
         kernels.descend(fresh, anchor, top, examples, steps)
-        moved = (torch.from_numpy(part) if len(part) else None for part in (anchor, top))
-        return Descended(torch.from_numpy(fresh), *moved)
+        pulled, personal = (torch.from_numpy(part) if len(part) else None for part in (anchor, top))
+        return Descended(torch.from_numpy(fresh), pulled, personal, descent.length)
 
 
 def compiled() -> bool:

@@ -2,6 +2,7 @@
 vectorised."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from pagefl.core.examples import Examples
 from pagefl.core.layout import Layout
 
 from .descent import Batch, Descended, Descent
+from .optimisers import OPTIMISERS
 
 
 class Model(ABC):
@@ -77,34 +79,33 @@ class Model(ABC):
         wasted work."""
         descent, order = descent.sorted()
         order, options = order.to(rows.device), descent.options
-        moving, anchor, top = rows[order], options.anchor, options.top  # all of them copies
-        columns = options.columns or slice(None)
-        velocity = torch.zeros_like(moving) if descent.momentum else None
-        top_velocity = torch.zeros_like(top) if descent.momentum and top is not None else None
+        optimiser, anchor = OPTIMISERS[descent.optimiser], options.anchor  # rows, anchor and top are copies
+        moving = optimiser(rows[order], descent.rates, options.columns or slice(None))
+        top = None if options.top is None else optimiser(options.top, descent.rates, slice(None))
         for n, batch in descent.walk():
-            active, who = moving[:n], order[:n]
+            active, who = moving.rows[:n], order[:n]
+
+            def direction(own: Tensor, batch: Batch = batch, who: Tensor = who) -> Tensor:
+                return descent.direction(own, self.gradient(own, batch, options.columns), who, anchor)
+
             for _ in range(options.repeats):
-                personal = self._top_gradient(active, top[:n], batch) if top is not None else None
-                direction = descent.direction(
-                    active, self.gradient(active, batch, options.columns), who, anchor
-                )
-                descent.step(
-                    active[:, columns],
-                    direction[:, columns],
-                    None if velocity is None else velocity[:n, columns],
-                )
-                if top is not None and personal is not None:
-                    descent.step(top[:n], personal, None if top_velocity is None else top_velocity[:n])
+                if top is not None:
+                    top.step(n, partial(self._top_gradient, active, batch))
+                moving.step(n, direction)
             if options.anchor_rate is not None and anchor is not None:
                 anchor[:n].add_(options.anchor_rate[:n, None] * (active - anchor[:n]))
+        done = Descended(moving.rows, anchor, None if top is None else top.rows, moving.length)
         back = order.argsort()
         if bool((back.diff() > 0).all()):  # in order already: a large row is not copied for nothing
-            return Descended(moving, anchor, top)
+            return done
         return Descended(
-            moving[back], None if anchor is None else anchor[back], None if top is None else top[back]
+            done.rows[back],
+            None if done.anchor is None else done.anchor[back],
+            None if done.top is None else done.top[back],
+            done.length[back],
         )
 
-    def _top_gradient(self, rows: Tensor, top: Tensor, batch: Batch) -> Tensor:
+    def _top_gradient(self, rows: Tensor, batch: Batch, top: Tensor) -> Tensor:
         """The gradient of `top`, which is added to the last columns: with a linear head, that of these
         columns at row + top."""
         last = slice(self.layout.width - top.shape[1], self.layout.width)

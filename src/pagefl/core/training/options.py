@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from pagefl.core.errors import UserError
 # (rows, gradient, positions of these rows in the stack)
 Direction = Callable[[Tensor, Tensor, Tensor], Tensor]
 Share = tuple[float, float]
+Optimiser = Literal["sgd", "deltasgd"]
 
 BY_ROW = ("lr", "mu", "anchor", "shift", "offset", "anchor_rate", "top")
 
@@ -23,6 +24,9 @@ class Options:
     A step is `row <- row - lr * (clip(direction) + weight_decay * row)`, where the direction is
     `gradient + mu * (row - anchor) + shift`. With momentum, `clip(direction) + weight_decay * row` is added
     to `momentum` times the sum of the steps before. What is None is left out.
+
+    The optimiser deltasgd chooses its own step sizes, and lr is only the first one. It takes the direction of
+    a step at two places, so it calls `direction` twice.
     """
 
     lr: Tensor | None = None  # [n]; None: the round's own
@@ -31,6 +35,7 @@ class Options:
     anchor: Tensor | None = None  # [n, columns]
     shift: Tensor | None = None  # [n, columns]: added to every gradient
     direction: Direction | None = None  # replaces the direction above
+    optimiser: Optimiser | None = None  # None: the run's own
     columns: slice | None = None  # the columns that are trained; the others stay as they are
     offset: Tensor | None = None  # [n, classes]: added to the logits in training (balanced softmax)
     part: Share | None = None  # such as (0.0, 0.8): the share of the round's shuffled data that is used
@@ -51,6 +56,9 @@ class Options:
             )
         if self.repeats < 1:
             raise UserError(f"train: repeats = {self.repeats}: must be at least 1")
+        if self.optimiser not in (None, *get_args(Optimiser)):
+            valid = " or ".join(get_args(Optimiser))
+            raise UserError(f"train: optimiser = {self.optimiser}: expected {valid}")
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> "Options":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pagefl.core import rng
 from pagefl.core.algorithm import Facts, State
+from pagefl.core.errors import UserError
 from pagefl.core.evaluate import cross_entropy
 from pagefl.core.examples import CHANCES, Examples
 from pagefl.core.layout import Layout
@@ -19,7 +20,7 @@ from pagefl.core.layout import Layout
 from .batches import Batches, draw
 from .descent import Batch, Change, Descended, Descent, Rates, Sgd
 from .model import Model
-from .options import Options, Share
+from .options import Optimiser, Options, Share
 
 
 class Training(NamedTuple):
@@ -31,6 +32,7 @@ class Training(NamedTuple):
     weight_decay: float = 0.0
     clip: float = float("inf")
     momentum: float = 0.0
+    optimiser: Optimiser = "sgd"
 
 
 @dataclass
@@ -72,7 +74,10 @@ class Stack:
 
     def descend(self, rows: Tensor, **options: Any) -> Descended:
         descent = self._descent("batches", Options.of(options).of_stack(rows))
-        self.gradients += int(descent.batches.counts.sum()) * descent.options.repeats
+        seen = int(descent.batches.counts.sum()) * descent.options.repeats
+        if descent.optimiser == "deltasgd":  # two gradients a step, but one in the first
+            seen += seen - int(descent.batches.counts[:, 0].sum())
+        self.gradients += seen
         # A module with dropout trains alone (see runtime.paths), so its draws are its client's own.
         with rng.torch_stream(
             *(self.training.seed, f"{self.purpose}module", self.round, self._drawn["batches"]),
@@ -92,6 +97,11 @@ class Stack:
 
     def sgd(self, rows: Tensor) -> Sgd:
         training = self.training
+        if training.optimiser != "sgd":
+            raise UserError(
+                f"optimiser = {training.optimiser}: clients.sgd makes steps of an algorithm's own; set "
+                "optimiser = sgd, or use clients.train"
+            )
         return Sgd(rows, Rates(self.lr, training.clip, training.weight_decay, training.momentum))
 
     def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
@@ -124,6 +134,7 @@ class Stack:
             options,
             augment,
             self.training.momentum,
+            options.optimiser or self.training.optimiser,
         )
 
     def _augmented(self, purpose: str, count: int) -> Change | None:

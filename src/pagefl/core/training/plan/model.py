@@ -107,7 +107,8 @@ class PlanModel(Model):
 
     def descend(self, rows: Tensor, descent: Descent) -> Descended:
         options, size = descent.options, descent.batches.positions.shape[2]
-        if options.direction is not None or options.top is not None or size > MOST:
+        unplanned = options.direction is not None or options.top is not None or descent.optimiser != "sgd"
+        if unplanned or size > MOST:
             return super().descend(rows, descent)  # step by step, with the plan's gradients
         table, columns = self._table(size, training=True), options.columns or slice(0, self.layout.width)
         live, dead = within(table.live, columns), rest(table.live, columns)
@@ -140,7 +141,7 @@ class PlanModel(Model):
                 loops.run(loops.TRAIN, plan, arena, *moved, *data, steps, self._seed(), NOWHERE, NOWHERE)
             for start, end in dead.tolist() if everywhere else ():
                 self._gradient[start:end] = 0  # of what pulled there
-        return Descended(fresh, anchor, None)
+        return Descended(fresh, anchor, None, descent.length)
 
     @cached_property
     def _gradient(self) -> Row:
