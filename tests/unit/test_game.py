@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ from federations import CLASSES, FEATURES, SETTINGS, task, trained_part
 
 import pagefl
 from pagefl import FederatedData, Task
-from pagefl.game.certificate import Deviation, bellman_residual, certify
+from pagefl.core import personal
+from pagefl.experiments import spec as specs
+from pagefl.experiments import verify
+from pagefl.game.certificate import Deviation, Trial, bellman_residual, certify, certify_game, certify_steps
 from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.ranges import Ranges
 from pagefl.game.rewards import DemandRatio, reward
 from pagefl.runtime.demand import Demand, tip
+from pagefl.runtime.simulation import simulate
 
 QUICK = {"name": "page", "warm_up": 4, "explore_rounds": 20}
 LEARNS_SOON = {
@@ -268,10 +273,6 @@ def test_a_thousand_clients():
 
 
 def test_verify_measures_and_leaves_the_run_alone(tmp_path):
-    from pagefl.experiments import spec as specs
-    from pagefl.game.certificate import Trial, certify_game
-    from pagefl.runtime.simulation import simulate
-
     spec = specs.resolve({"task": {"name": "synthetic", "clients": 4}, "epochs": 1})
     follower, leaders = simulate(spec.make_task(), spec.make_algorithm(), spec).game(spec.make_players())
     halves = (follower.half, leaders.half)
@@ -287,13 +288,42 @@ def test_verify_measures_and_leaves_the_run_alone(tmp_path):
 
 def test_every_stage_of_players_without_rewards_is_verified(tmp_path):
     """Replaying a stage computes rewards, which the checkpoint of the next one does not have."""
-    from pagefl.experiments import spec as specs
-    from pagefl.experiments import verify
-    from pagefl.game.certificate import Trial
-
     raw = {"task": {"name": "synthetic", "clients": 3}, "players": "schedule", "epochs": 1, "rounds": 2}
     spec = specs.resolve({**raw, "stages_every": 1, "workers": 1})
     pagefl.run(spec, out=tmp_path / "run")
     trial = Trial(horizon=1, clients=1, grid=1, random=1)
     found = verify.verify(tmp_path / "run", spec, trial, lambda line: None)
     assert {finding["stage"] for finding in found["findings"]} == {1, 2}
+
+
+def test_a_personal_step_of_ones_own_is_a_deviation():
+    """By hand: all clients take the step with the lowest mean loss; a client that would do better gains."""
+    steps = personal.choices(0.1, 2)
+    losses = np.full((3, len(steps)), 2.0)
+    losses[:, 1] = np.nan  # the algorithm's own model is not a choice here
+    losses[:, 4] = [0.5, 1.0, 1.0]  # the lowest mean
+    losses[1, 7] = 0.4
+    policy = SimpleNamespace(personal_lr=0.1, setup=SimpleNamespace(epochs=2))
+    follower = SimpleNamespace(policy=policy, terms=SimpleNamespace(penalty=0.0), farewell=lambda round: None)
+    clients = SimpleNamespace(try_steps=lambda orders: personal.Trials(losses, 0))
+    game = SimpleNamespace(follower=follower, clients=clients)
+    first, second = certify_steps(game, 9, np.array([0, 1]))
+    assert (first.player, first.epsilon, first.move) == ("client 0, personal step", 0.0, None)
+    assert first.payoff == pytest.approx(2.0)
+    assert second.epsilon == pytest.approx((1 / 0.4 - 1) / 1)
+    assert second.move == (steps[7].lr, steps[7].epochs)
+
+
+def test_the_certificate_of_page_shared_has_its_personal_steps(tmp_path):
+    options = {
+        "task": {"name": "synthetic", "clients": 4},
+        "players": "page-shared",
+        "rounds": 3,
+        "epochs": 1,
+    }
+    spec = specs.resolve({**options, "workers": 1})
+    pagefl.run(spec, out=tmp_path / "run")
+    trial = Trial(horizon=2, clients=2, random=0, grid=1)
+    found = verify.verify(tmp_path / "run", spec, trial, lambda line: None)
+    assert found["epsilon_personal"] >= 0
+    assert sum(f["player"].endswith("personal step") for f in found["findings"]) == 2
