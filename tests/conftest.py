@@ -12,8 +12,19 @@ from process_state import process_state_kept  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first, so that at the end no worker waits for another's."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Plans first: one worker compiles their operations, while another has tests that need no plan. Then slow
+    tests, so that at the end no worker waits for another's.
+    """
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    if group and group.args == ("plans",):
+        return 0
+    if item.get_closest_marker("slow"):
+        return {"learning": 1, "e2e": 2}.get(item.path.parent.name, 3)
+    return 4
 
 
 @pytest.fixture(autouse=True)

@@ -36,20 +36,23 @@ every_case = pytest.mark.parametrize(
 )
 
 
+SMALL = {"sizes": (3, 9, 12, 5, 7)}
+NEVER = {"when": "never"}  # the personal step is the same for all; three tests take it
+
+
 def made(name: str) -> Algorithm:
     return ALGORITHMS[name](**QUICK.get(name, {}))
 
 
 def run(name: str, module: str, data_options: dict | None = None, **settings: object) -> Run:
     """Two rounds: in the second, clients act on what the first has left."""
-    return pagefl.run(
-        task=task(module, **(data_options or {})), algorithm=made(name), **{"rounds": 2, **settings}
-    )
+    of = task(module, **SMALL, **(data_options or {}))
+    return pagefl.run(task=of, algorithm=made(name), **{"rounds": 2, "personal": NEVER, **settings})
 
 
 @cache
 def reference(name: str, module: str) -> Run:
-    return run(name, module)
+    return run(name, module, personal={"when": "end"})
 
 
 def assert_same_bits(one: Run, other: Run) -> None:
@@ -70,7 +73,7 @@ def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:
 
 @every_case
 def test_same_spec_same_bits(name, module):
-    assert_same_bits(reference(name, module), run(name, module))
+    assert_same_bits(reference(name, module), run(name, module, personal={"when": "end"}))
 
 
 @every_case
@@ -88,12 +91,14 @@ def test_chunks_agree_to_rounding(name, module):
 
 
 @every_case
-@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
-def test_resume_is_exact(name, module, participation, tmp_path):
-    options = {"participation": participation, "workers": 1, "personal": {"when": 2}}
+def test_resume_is_exact(name, module, tmp_path):
+    """Some clients have a state, others wait; or all of them train, and take personal steps on the way."""
+    some = {"participation": 0.4, "personal": NEVER}
+    options = {"personal": {"when": 2}} if module == "net" else some
     straight = run(name, module, rounds=4, out=tmp_path / "straight", **options)
     run(name, module, rounds=2, out=tmp_path / "stopped", **options)
-    resumed = pagefl.resume(tmp_path / "stopped", task=task(module), algorithm=made(name), rounds=4)
+    of = task(module, **SMALL)
+    resumed = pagefl.resume(tmp_path / "stopped", task=of, algorithm=made(name), rounds=4)
     assert_same_bits(straight, resumed)
 
 
@@ -101,7 +106,7 @@ def test_resume_is_exact(name, module, participation, tmp_path):
 def test_no_test_label_reaches_training(name, module):
     """P5: with noise for test labels every trained tensor is the same, bit for bit, and every test score is
     not."""
-    clean, noisy = reference(name, module), run(name, module, {"flip": True})
+    clean, noisy = reference(name, module), run(name, module, {"flip": True}, personal={"when": "end"})
     for key, value in trained_part(clean.state).items():
         assert torch.equal(value, noisy.state[key]), key
     assert clean.rounds[-1]["local_loss"] != noisy.rounds[-1]["local_loss"]
@@ -112,7 +117,7 @@ def test_no_test_label_reaches_training(name, module):
 def test_algorithm_keeps_nothing_to_itself(name, module):
     algorithm = made(name)
     before = copy.deepcopy(vars(algorithm))
-    pagefl.run(task=task(module), algorithm=algorithm, rounds=2)
+    pagefl.run(task=task(module, **SMALL), algorithm=algorithm, rounds=2, personal=NEVER)
     assert vars(algorithm) == before == asdict(algorithm)
 
 
@@ -133,7 +138,7 @@ def test_absent_clients_wait_untouched(name, module):
 def test_permuted_clients_permute_results(name, module, monkeypatch):
     """Each client keeps its own random stream, so only the order of sums may differ."""
     order = [3, 0, 4, 1, 2]
-    own = data()
+    own = data(**SMALL)
     pairs = {role: [getattr(own, role).client(i) for i in range(5)] for role in ("train", "test")}
     public = (torch.cat([own.game.x, own.server_test.x]), torch.cat([own.game.y, own.server_test.y]))
 
@@ -147,7 +152,7 @@ def test_permuted_clients_permute_results(name, module, monkeypatch):
             [pairs["train"][i] for i in order], [pairs["test"][i] for i in order], public
         )
         of = Task("permuted", MODULES[module], shuffled, SETTINGS)
-        result = pagefl.run(task=of, algorithm=made(name), rounds=2, chunk=2)
+        result = pagefl.run(task=of, algorithm=made(name), rounds=2, chunk=2, personal=NEVER)
         monkeypatch.undo()
         return result
 
@@ -176,7 +181,7 @@ def test_nothing_but_uploads_reaches_the_server(name, module):
     """P4: with noise in all that clients keep to themselves, the server comes to the same state."""
 
     def after(spoil: bool) -> dict[str, torch.Tensor]:
-        federation = Federation.of_task(task(module), made(name), Settings(**SETTINGS))
+        federation = Federation.of_task(task(module, **SMALL), made(name), Settings(**SETTINGS))
         federation.train(1, np.arange(5), np.full(5, 0.3), np.full(5, 2))
         if spoil:
             uploads = list(federation.uploads.values())

@@ -69,15 +69,15 @@ def assert_same(folder: Path, spec) -> None:
 def test_nodes_and_intruders(tmp_path):
     """PAGE's players on SCAFFOLD's rule, with TLS and authentication: the simulation's result, and
     strangers are refused."""
-    spec = spec_of("scaffold", "page", clients=3, rounds=3)
+    spec = spec_of("scaffold", "page", clients=2, rounds=2)
     with started(spec, tmp_path / "run") as local:
         intrude(local, tmp_path)
         local.watch(lambda entry: None, lambda message: None)
         logs = {path.stem: path.read_text() for path in local.logs.iterdir()}
     assert_same(tmp_path / "run", spec)
-    assert all(entry["participants"] == 3 for entry in api.load(tmp_path / "run").rounds)
+    assert all(entry["participants"] == 2 for entry in api.load(tmp_path / "run").rounds)
     let_in = {name for name, log in logs.items() if "SuperNode ID" in log}
-    assert let_in == {f"node-{number}" for number in range(3)}
+    assert let_in == {"node-0", "node-1"}
     assert {"stranger", "plain", "deceived"} <= {
         name for name, log in logs.items() if "Starting Flower SuperNode" in log
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plan machines")]  # compiled once
 SCRIPT = Path(__file__).with_name("own_images.py")
 AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
@@ -25,10 +25,11 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("numba")
 
 
-def start(cache: Path, *hows: dict, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Without a PATH, so without a compiler."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PATH", "NUMBA_CACHE_DIR")}
-    variables = {**kept, "NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache), **environment}
+def start(cache: Path | None, *hows: dict, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Without a PATH, so without a compiler. `cache`: None for the one that all tests share."""
+    kept = {name: value for name, value in os.environ.items() if name != "PATH"}
+    own = {} if cache is None else {"NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache)}
+    variables = {**kept, **own, **environment}
     command = [sys.executable, str(SCRIPT), *map(json.dumps, hows)]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
@@ -41,8 +42,15 @@ def answers(*arguments, **environment: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def compiled(cache):
-    """The process that compiles."""
-    return answers(cache, {"workers": 1}, {"workers": 2}, {"workers": 3})
+    """The process that compiles, as on a machine that has no more than AVX2."""
+    return answers(cache, {"workers": 1}, {"workers": 2}, {"workers": 3}, **AVX2)
+
+
+@pytest.fixture(scope="module")
+def native():
+    """This machine's own code, which other tests have compiled."""
+    (answer,) = answers(None, {"workers": 1})
+    return answer
 
 
 def announced(answer: dict) -> bool:
@@ -57,8 +65,8 @@ def test_any_number_of_workers_gives_the_same_bits(compiled):
 
 def test_a_kill_and_a_process_that_loads_the_cache_change_no_bit(compiled, cache, tmp_path):
     out = str(tmp_path / "run")
-    assert start(cache, {"out": out, "killed_in": 2}).returncode == -signal.SIGKILL
-    resumed, straight = answers(cache, {"out": out, "resumed": True}, {"workers": 1})
+    assert start(cache, {"out": out, "killed_in": 2}, **AVX2).returncode == -signal.SIGKILL
+    resumed, straight = answers(cache, {"out": out, "resumed": True}, {"workers": 1}, **AVX2)
     assert not announced(resumed)
     assert resumed["hash"] == straight["hash"] == compiled[0]["hash"]
 
@@ -67,16 +75,15 @@ def assert_close(answer: dict, other: dict) -> None:
     np.testing.assert_allclose(answer["model"], other["model"], rtol=0, atol=1e-4)
 
 
-def test_avx2_is_enough(compiled, tmp_path):
-    (answer,) = answers(tmp_path, {"workers": 1}, **AVX2)
-    assert_close(answer, compiled[0])
+def test_avx2_is_enough(compiled, native):
+    assert_close(compiled[0], native)
 
 
-def test_numpys_blas_takes_the_place_of_torchs(compiled, cache):
+def test_numpys_blas_takes_the_place_of_torchs(native, cache):
     answer, parallel = answers(cache, {"workers": 1, "without_torch": True}, {"workers": 2})
     assert answer["blas"].startswith("NumPy")
     assert answer["hash"] == parallel["hash"]
-    assert_close(answer, compiled[0])
+    assert_close(answer, native)
 
 
 def test_numpys_blas_is_held_to_one_thread():

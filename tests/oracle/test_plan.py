@@ -23,6 +23,7 @@ from pagefl.core.training.plan.trace import Unplanned
 from pagefl.models.resnet import resnet18
 from pagefl.runtime import paths
 
+pytestmark = pytest.mark.xdist_group("plans")  # one worker compiles
 CLASSES = 5
 
 

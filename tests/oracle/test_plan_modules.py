@@ -18,6 +18,7 @@ from pagefl.core.training.model import RowModel
 from pagefl.core.training.plan.model import PlanModel
 from pagefl.core.training.plan.trace import Unplanned
 
+pytestmark = pytest.mark.xdist_group("plans")  # one worker compiles
 CLASSES = 5
 
 

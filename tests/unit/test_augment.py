@@ -44,7 +44,7 @@ def run(augment=crop_and_flip, hidden: bool = True, clients: int = 5, **options)
         layers = [nn.Linear(192, 6), nn.ReLU(), nn.Linear(6, 4)] if hidden else [nn.Linear(192, 4)]
         return nn.Sequential(nn.Flatten(), *layers)
 
-    task = Task("pictures", module, data, SETTINGS)
+    task = Task("pictures", module, data, {**SETTINGS, "rounds": 2, "personal": {"when": "never"}})
     return pagefl.run(task=task, **{"algorithm": "fedavg", **options})
 
 

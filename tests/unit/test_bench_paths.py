@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from pagefl.bench import training_paths
+from pagefl.bench import flops, training_paths
 from pagefl.bench.machine_load import Load, Watch
 from pagefl.bench.natural_rows import NaturalRows
 from pagefl.bench.training_paths import COMPARISONS, Comparison
@@ -15,8 +15,6 @@ from pagefl.core.training.model import RowModel
 from pagefl.models.cnn import cnn
 from pagefl.models.resnet import resnet18
 from pagefl.runtime.simulation import one_numeric_mode
-
-pytestmark = pytest.mark.xdist_group("bench")  # measured once
 
 
 @pytest.mark.parametrize("make", [lambda: resnet18(5, width=4), lambda: cnn(5)])
@@ -37,25 +35,36 @@ def test_the_control_trains_as_rows_do_without_a_copy_of_its_weights(make):
     assert natural.score(own, train, client).loss == pytest.approx(rows.score(other, train, client).loss)
 
 
-@pytest.fixture(scope="module")
-def result():
-    return training_paths.paths(quick=True)
+def assert_measured(found):
+    numbers = [value for value in found.values() if isinstance(value, float)]
+    assert all(math.isfinite(number) and number > 0 for number in numbers)
+    assert found["met"] is None  # toy sizes say nothing about a bar
 
 
 @pytest.mark.slow  # large models
-def test_every_comparison_is_measured(result):
-    found = {(r["title"], r["batch_size"], r["work"]): r["bar"] for r in result["comparisons"]}
-    assert found == {(c.title, c.batch_size, work): bar for c in COMPARISONS for work, bar in c.bars.items()}
+@pytest.mark.parametrize("number", range(len(COMPARISONS)))
+def test_every_comparison_is_measured(number, monkeypatch):
+    monkeypatch.setattr(flops, "SIDE", 64)  # a small product has a speed too
+    monkeypatch.setattr(training_paths, "keep_memory", lambda: None)  # it would last
+    comparison = COMPARISONS[number]
+    with one_numeric_mode():
+        found = training_paths.measure(number, quick=True)
+    about = {(r["title"], r["batch_size"], r["work"]): r["bar"] for r in found}
+    expected = {(comparison.title, comparison.batch_size, work): bar for work, bar in comparison.bars.items()}
+    assert about == expected
+    for r in found:
+        assert_measured(r)
+
+
+@pytest.mark.slow  # a process
+def test_the_result_is_json_and_a_table(monkeypatch):
+    monkeypatch.setattr(training_paths, "COMPARISONS", COMPARISONS[:1])
+    result = training_paths.paths(quick=True)
+    assert [r["title"] for r in result["comparisons"]] == [COMPARISONS[0].title] * 2
     for r in result["comparisons"]:
-        numbers = [value for value in r.values() if isinstance(value, float)]
-        assert all(math.isfinite(number) and number > 0 for number in numbers)
-        assert r["met"] is None  # toy sizes say nothing about a bar
-
-
-@pytest.mark.slow  # large models
-def test_the_result_is_json_and_a_table(result):
+        assert_measured(r)
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert training_paths.table(result).row_count == len(result["comparisons"])
+    assert training_paths.table(result).row_count == 2
 
 
 def test_ratios_are_medians_of_turns():
