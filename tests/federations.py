@@ -102,8 +102,10 @@ QUICK = {
 }
 
 
-def task(module: str = "linear", **options: object) -> Task:
-    return Task(f"small-{module}", MODULES[module], data(**options), SETTINGS)  # type: ignore[arg-type]
+def task(module: str = "linear", *, personal: str = "never", **options: object) -> Task:
+    """`personal`: when the personal step is taken. It is most of a short run's time."""
+    settings = {**SETTINGS, "personal": {"when": personal}}
+    return Task(f"small-{module}", MODULES[module], data(**options), settings)  # type: ignore[arg-type]
 
 
 class Federation:

@@ -1,11 +1,13 @@
 """The personal step against a plain loop over clients: which step is chosen, and the models that it makes."""
 
 import copy
+from functools import partial
 
+import federations
 import numpy as np
 import pytest
 import torch
-from federations import CLASSES, FEATURES, SETTINGS, client, task
+from federations import CLASSES, FEATURES, SETTINGS, client
 from torch import nn
 
 import pagefl
@@ -15,6 +17,7 @@ from pagefl.core.layout import Layout
 from pagefl.core.training.batches import draw
 
 ROUNDS, STOPS = 2, (1, 2, 4)
+task = partial(federations.task, personal="end")
 
 
 def sgd(module, x, y, lr, epochs, key):

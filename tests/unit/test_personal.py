@@ -1,9 +1,12 @@
 """The personal step: when it is taken, what it leaves alone, and that workers do not change it."""
 
+from functools import partial
+
+import federations
 import numpy as np
 import pytest
 import torch
-from federations import CLASSES, FEATURES, SETTINGS, client, task, trained_part
+from federations import CLASSES, FEATURES, SETTINGS, client, trained_part
 from torch import nn
 
 import pagefl
@@ -16,6 +19,7 @@ from pagefl.runtime.settings import Settings
 from pagefl.runtime.simulation import simulate
 
 STEPPED = "clients.stepped"
+task = partial(federations.task, personal="end")
 
 
 def known(run):
@@ -95,7 +99,7 @@ def test_the_algorithms_own_model_is_a_choice_only_if_the_hold_out_is_new_to_it(
 
     def losses(algorithm, holdout):
         made = simulate(task(), algorithm, Settings(**SETTINGS, holdout=holdout))
-        return made.clients.try_steps(1, 2).losses
+        return made.clients.try_steps(1, 0.3, 2).losses
 
     own = 1
     assert not np.isnan(losses(FedAvg(), 0.0)).any()

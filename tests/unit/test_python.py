@@ -41,7 +41,7 @@ def test_names_and_submodules_are_there_after_one_import():
 
 @pytest.fixture(scope="module")
 def run():
-    return pagefl.run(task=task(), algorithm="fedavg", rounds=2)
+    return pagefl.run(task=task(personal="end"), algorithm="fedavg", rounds=2)
 
 
 def test_a_run_is_one_line(run):

@@ -121,7 +121,7 @@ def test_what_an_algorithm_adds_to_the_loss_is_what_its_paper_says(algorithm):
     half = federation.clients
     sent = {name: rows.clone() for name, rows in half.sent.items()}
     kept = {name: rows.clone() for name, rows in half.storage.kept.items()}
-    found = half.train(3, ids, np.full(3, 0.3), np.full(3, 3), uploads_too=True).added
+    found = half.train(3, ids, np.full(3, 0.3), np.full(3, 3), uploads="reward").added
     for client in ids:
         row = half.storage.uploads["model"][client]
         change = objective(algorithm, federation, client, row, sent, kept) - objective(
@@ -139,14 +139,14 @@ def test_a_client_above_its_limit_trains_again_with_a_tenth_of_the_rate(algorith
     tried = []
     for rate in (300.0, 300 * 0.1, 300 * 0.1 * 0.1, 300 * 0.1 * 0.1 * 0.1):
         plain, ids = started(algorithm)
-        found = plain.clients.train(3, ids, np.array([0.3, rate, 0.3]), epochs, uploads_too=True)
+        found = plain.clients.train(3, ids, np.array([0.3, rate, 0.3]), epochs, uploads="reward")
         tried.append((float(found.upload.loss[1] + found.added[1]), found, plain))
         if len(tried) > 1 and tried[-1][0] >= tried[-2][0]:
             break
     best = min(tried, key=lambda each: each[0])
     assert best is not tried[0]  # it did train again
     cautious, ids = started(algorithm)
-    found = cautious.clients.train(3, ids, rates, epochs, uploads_too=True, limits=limits)
+    found = cautious.clients.train(3, ids, rates, epochs, uploads="reward", limits=limits)
     assert found.lr.tolist() == best[1].lr.tolist()
     for name, rows in cautious.clients.state().items():
         assert torch.equal(rows, best[2].clients.state()[name]), name
@@ -336,7 +336,7 @@ def test_the_personal_step_is_searched_around_the_point():
     server.point[0] = np.log(0.37)
     side.receive(server.sent)
     assert side.personal_lr == server.personal_lr == pytest.approx(0.37, rel=1e-6)
-    run = pagefl.run(task=task(), players="page-shared", rounds=4, lr=1e-3)
+    run = pagefl.run(task=task(personal="end"), players="page-shared", rounds=4, lr=1e-3)
     assert run.rounds[-1]["personal_step"]["start"] in ("shared", "own")
 
 

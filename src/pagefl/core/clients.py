@@ -36,7 +36,7 @@ class Job(NamedTuple):
     epochs: Integers
     mean_size: float  # of all clients' training data
     roles: tuple[str, ...] = ()  # the splits on which personal models are evaluated after training
-    uploads_too: bool = False
+    uploads: str | None = None  # the split on which uploads are evaluated too
     step: Step | None = None  # the personal step to take
     limits: Floats | None = None  # the largest objectives that uploads may have
 
@@ -120,13 +120,14 @@ class ClientHalf:
         *,
         roles: tuple[str, ...] = ("test", "reward"),
         before: Integers | None = None,
-        uploads_too: bool = False,
+        uploads: str | None = None,
         limits: Floats | None = None,
     ) -> Trained:
         """Each of these clients trains the model it was sent, with its own lr and epochs.
 
         `roles`: the splits on which personal models are evaluated. `before`: the clients on whose test data
-        the shared model is; everybody if it is None. `uploads_too`: uploads are evaluated too. `limits`: a
+        the shared model is; everybody if it is None. `uploads`: the split on which uploads are evaluated.
+        `limits`: a
         client whose upload has a larger objective (its loss, and what the algorithm adds) trains again with a
         tenth of the learning rate, and again, as long as that lowers it.
         """
@@ -137,7 +138,7 @@ class ClientHalf:
         pieces = [order[part] for part in in_parts(len(order), self.chunk)]
         jobs = [
             Job(
-                *("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads_too),
+                *("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads),
                 limits=None if limits is None else limits[p],
             )
             for p in pieces
@@ -209,9 +210,9 @@ class ClientHalf:
             else unknown(len(ids))
             for role in ("test", "reward")
         )
-        upload, uploaded = train, objective.uploaded(outcome)
-        if job.uploads_too and len(ids) and uploaded is not outcome.personal:
-            upload = self.model.score(uploaded[chosen], self.data["reward"], ids)
+        upload, uploaded = test if job.uploads == "test" else train, objective.uploaded(outcome)
+        if job.uploads and len(ids) and uploaded is not outcome.personal:
+            upload = self.model.score(uploaded[chosen], self.data[job.uploads], ids)
         flags = good.cpu().numpy()
         return flags, test, train, upload, added[flags], lr[flags], gradients
 
@@ -220,12 +221,12 @@ class ClientHalf:
         stack = self._stack(job, self.storage.kept)
         outcome = self._local(stack)
         added = np.full(len(job.ids), np.nan)
-        if job.uploads_too:
+        if job.uploads:
             added = objective.added(stack, objective.uploaded(outcome))
         if job.limits is None:
             return outcome, added, job.lr, stack.gradients
         lr, gradients = job.lr.copy(), stack.gradients
-        best = self._objective(stack, outcome)
+        best = self._objective(stack, outcome, job)
         again = np.flatnonzero(~(best <= job.limits))
         for _ in range(TRIES):
             if not len(again):
@@ -234,7 +235,7 @@ class ClientHalf:
             stack = self._stack(some, self.storage.kept)
             second = self._local(stack)
             gradients += stack.gradients
-            found = self._objective(stack, second)
+            found = self._objective(stack, second, job)
             better = ~(best[again] <= found)
             again, found = again[better], found[better]
             best[again] = found
@@ -255,10 +256,10 @@ class ClientHalf:
         )
         return outcome
 
-    def _objective(self, stack: Stack, outcome: Local) -> Floats:
+    def _objective(self, stack: Stack, outcome: Local, job: Job) -> Floats:
         """What the algorithm asks each client to minimise, of what it uploads; NaN if it diverged."""
         rows = objective.uploaded(outcome)
-        loss = self.model.score(rows, self.data["reward"], stack.ids).loss
+        loss = self.model.score(rows, self.data[job.uploads or "reward"], stack.ids).loss
         return np.asarray(np.where(np.isfinite(loss), loss + objective.added(stack, rows), np.nan))
 
     def _try(self, job: Job) -> tuple[Floats, int]:
