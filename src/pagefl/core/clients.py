@@ -150,11 +150,11 @@ class ClientHalf:
         else:
             answers = self.run_jobs(jobs + evaluations)
             judged = answers[len(jobs) :]
-        flags, tests, trains, uploads, changes, rates, gradients = zip(*answers[: len(jobs)], strict=True)
+        flags, tests, trains, uploaded, changes, rates, gradients = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
-        test, train, upload = (join(found, back) for found in (tests, trains, uploads))
+        test, train, upload = (join(found, back) for found in (tests, trains, uploaded))
         added, used = (np.concatenate(parts)[back] for parts in (changes, rates))
         shared = unknown(self.size)
         for known, found in zip(shared, join([unknown(0), *judged]), strict=True):
