@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from pagefl import Algorithm, FederatedData, Task
 from pagefl.core.algorithm import State
-from pagefl.core.clients import ClientHalf, Trained
+from pagefl.core.clients import ClientHalf
 from pagefl.core.examples import Splits
+from pagefl.core.jobs import Trained
 from pagefl.core.server import ServerHalf
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import Model, RowModel, StackedModel

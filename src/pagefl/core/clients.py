@@ -3,8 +3,8 @@
 Their data, kept rows and personal models are here; the server is elsewhere.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,44 +16,14 @@ from .arrays import Floats, Integers, finite
 from .errors import UserError
 from .evaluate import Scores
 from .examples import ClientData, Examples
+from .jobs import EVALUATED_TOGETHER, Job, Trained, in_parts, join, unknown
 from .personal import Step, Trials, Tuned
 from .storage import Allocate, Storage, named
 from .training.model import Model
 from .training.stack import Stack, Training
 
-EVALUATED_TOGETHER = 50  # owners of examples in one job
 TRIES = 3  # of a client above its limit: each with a tenth of the learning rate
 STEPPED = "stepped"
-
-
-class Job(NamedTuple):
-    """A piece of a round's work that any worker may do. Pieces never depend on how many workers there are."""
-
-    kind: str  # "train", "try", "take", or the split on which the shared model is evaluated
-    ids: Integers
-    round: int
-    lr: Floats
-    epochs: Integers
-    mean_size: float  # of all clients' training data
-    roles: tuple[str, ...] = ()  # the splits on which personal models are evaluated after training
-    uploads: str | None = None  # the split on which uploads are evaluated too
-    step: Step | None = None  # the personal step to take
-    limits: Floats | None = None  # the largest objectives that uploads may have
-
-
-class Trained(NamedTuple):
-    """What is known of the clients that trained, in the order of their ids."""
-
-    ids: Integers
-    quarantined: Integers  # those whose result was not finite: as if they had not taken part
-    test: Scores  # personal models on their own test data; NaN where it was not asked for
-    # personal models on what rewards are made of: the hold-out where there is one, or the training data
-    train: Scores
-    upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
-    added: Floats  # by how much what the algorithm adds to their loss has changed, where it was asked for
-    lr: Floats  # that they trained with in the end
-    before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
-    gradients: int  # evaluated by those that trained, in examples
 
 
 class ClientHalf:
@@ -383,11 +353,6 @@ def adapts(algorithm: Algorithm) -> bool:
     return type(algorithm).adapt is not Algorithm.adapt
 
 
-def in_parts(count: int, size: int) -> list[Integers]:
-    """0, 1, … count - 1 in pieces of at most this size."""
-    return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
-
-
 def replaced(outcome: Local, places: Integers, by: Local, those: Integers) -> Local:
     """An outcome in which some rows are those of another. Rows that were the same stay the same."""
     made: dict[int, Tensor] = {}
@@ -403,13 +368,3 @@ def replaced(outcome: Local, places: Integers, by: Local, those: Integers) -> Lo
         rows(outcome.personal, by.personal),
         {name: rows(value, by.kept[name]) for name, value in outcome.kept.items()},
     )
-
-
-def unknown(count: int) -> Scores:
-    """Of models that nobody has evaluated."""
-    return Scores(np.full(count, np.nan), np.full(count, np.nan))
-
-
-def join(parts: Sequence[object], order: Integers | None = None) -> Scores:
-    loss, accuracy = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Scores(loss, accuracy) if order is None else Scores(loss[order], accuracy[order])

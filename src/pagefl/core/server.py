@@ -10,9 +10,10 @@ from torch import Tensor
 from . import checks, rng
 from .algorithm import Algorithm, Facts, State
 from .arrays import Floats, Integers
-from .clients import EVALUATED_TOGETHER, adapts, in_parts, join
+from .clients import adapts
 from .evaluate import Scores
 from .examples import Examples, ServerData
+from .jobs import EVALUATED_TOGETHER, in_parts, join
 from .storage import Allocate
 from .training.descent import Batch
 from .training.model import Model

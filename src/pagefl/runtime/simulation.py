@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagefl.core import clients, server
+from pagefl.core import jobs, server
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.clients import ClientHalf
 from pagefl.core.examples import Examples, Splits
@@ -46,11 +46,11 @@ class Simulation:
         """The shared model and the personal ones."""
         return self.server.model_row, self.clients.storage.personal
 
-    def work(self, job: clients.Job | server.Job) -> object:
-        return self.clients.work(job) if isinstance(job, clients.Job) else self.server.work(job)
+    def work(self, job: jobs.Job | server.Job) -> object:
+        return self.clients.work(job) if isinstance(job, jobs.Job) else self.server.work(job)
 
-    def keep(self, job: clients.Job | server.Job) -> Callable[[], None]:
-        return self.clients.keep(job) if isinstance(job, clients.Job) else lambda: None
+    def keep(self, job: jobs.Job | server.Job) -> Callable[[], None]:
+        return self.clients.keep(job) if isinstance(job, jobs.Job) else lambda: None
 
     @property
     def data(self) -> dict[str, Examples]:

@@ -1,0 +1,57 @@
+"""Jobs: the pieces of a round's work, and what is known after they are done."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .arrays import Floats, Integers
+from .evaluate import Scores
+from .personal import Step
+
+EVALUATED_TOGETHER = 50  # owners of examples in one job
+
+
+class Job(NamedTuple):
+    """A piece of a round's work that any worker may do. Pieces never depend on how many workers there are."""
+
+    kind: str  # "train", "try", "take", or the split on which the shared model is evaluated
+    ids: Integers
+    round: int
+    lr: Floats
+    epochs: Integers
+    mean_size: float  # of all clients' training data
+    roles: tuple[str, ...] = ()  # the splits on which personal models are evaluated after training
+    uploads: str | None = None  # the split on which uploads are evaluated too
+    step: Step | None = None  # the personal step to take
+    limits: Floats | None = None  # the largest objectives that uploads may have
+
+
+class Trained(NamedTuple):
+    """What is known of the clients that trained, in the order of their ids."""
+
+    ids: Integers
+    quarantined: Integers  # those whose result was not finite: as if they had not taken part
+    test: Scores  # personal models on their own test data; NaN where it was not asked for
+    # personal models on what rewards are made of: the hold-out where there is one, or the training data
+    train: Scores
+    upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
+    added: Floats  # by how much what the algorithm adds to their loss has changed, where it was asked for
+    lr: Floats  # that they trained with in the end
+    before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
+    gradients: int  # evaluated by those that trained, in examples
+
+
+def in_parts(count: int, size: int) -> list[Integers]:
+    """0, 1, … count - 1 in pieces of at most this size."""
+    return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def unknown(count: int) -> Scores:
+    """Of models that nobody has evaluated."""
+    return Scores(np.full(count, np.nan), np.full(count, np.nan))
+
+
+def join(parts: Sequence[object], order: Integers | None = None) -> Scores:
+    loss, accuracy = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Scores(loss, accuracy) if order is None else Scores(loss[order], accuracy[order])
