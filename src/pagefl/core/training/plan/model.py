@@ -27,6 +27,7 @@ from .trace import Trace, Unplanned, trace
 EVALUATED = 32  # examples at a time
 MOST = 128  # examples of one batch; larger ones are taken in parts
 CHECKED = 4  # examples on which a plan is compared with autograd
+WAVE = 9973  # weights; a prime, so that no two channels or taps get the same wave
 ROUNDING = 1e-3  # far above float32's, far below what a wrong plan shows
 Row = npt.NDArray[np.float32]
 NOTHING, NOWHERE = np.zeros(0, np.float32), np.zeros(0)
@@ -86,7 +87,11 @@ class PlanModel(Model):
                 part = slice(start, start + MOST)
                 table = self._table(len(y[part]), training=True)
                 self._run(loops.DIFFERENTIATE, table, row, x[part], y[part], columns=columns, offset=offset)
-                result[i] += torch.from_numpy(self._gradient) * (len(y[part]) / len(y))
+                found, share = torch.from_numpy(self._gradient), len(y[part]) / len(y)
+                if start == 0:
+                    torch.mul(found, share, out=result[i])
+                else:
+                    result[i] += found * share
         return only(result, columns)
 
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
@@ -231,38 +236,42 @@ class PlanModel(Model):
         """Compare with the module itself, at weights that hide nothing. Raises `Unplanned` if the trace is
         wrong."""
         x, row = _varied(x[:CHECKED]), self.layout.row(self.module)
-        row = (row + 0.1 * torch.cos(torch.arange(len(row)) * 0.7))[None]
-        theirs, y, slope = self._autograd(row[0], x)
+        _shake(row)
+        theirs, y, slopes = self._autograd(row, x)
         batch = Batch(x[None], y[None], torch.full((1, len(y)), 1 / len(y)))
         kept = self.trace.nodes  # a dropout of nothing is what a module does outside of training
         self.trace.nodes = [replace(node, number=0.0) if node.kind == "dropout" else node for node in kept]
-        ours, gradient = self.logits(row, batch.x)[0], self.gradient(row, batch)[0]
+        ours, gradient = self.logits(row[None], batch.x)[0], self.gradient(row[None], batch)[0]
         self.trace.nodes = kept
         self._tables.clear()
         if not (ours - theirs).norm() <= ROUNDING * theirs.norm():
             raise Unplanned("its plan computes other logits than the module")
-        least = ROUNDING / 10 * slope.norm()  # a gradient that should be zero is rounding
-        for name, columns in self.layout.columns.items():
-            found, wanted = gradient[columns], slope[columns]
-            if not (found - wanted).norm() <= ROUNDING * wanted.norm() + least:
+        lengths = {name: slope.norm() for name, slope in slopes.items()}
+        least = ROUNDING / 10 * torch.stack(list(lengths.values())).norm()  # a zero gradient is rounding
+        for name, slope in slopes.items():
+            away = gradient[self.layout.columns[name]] - self.layout.flat(slope)
+            if not away.norm() <= ROUNDING * lengths[name] + least:
                 raise Unplanned(f"its plan computes other gradients than the module, for {name}")
 
-    def _autograd(self, row: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The module's own logits, labels that it finds unlikely, and the gradient."""
+    def _autograd(self, row: Tensor, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The module's own logits, labels that it finds unlikely, and the gradients of its parameters."""
         dropout = any(node.kind == "dropout" for node in self.trace.nodes)
-        leaf = row.clone().requires_grad_()
+        # Each parameter is a leaf: as a view of one row it would get a gradient as long as the row.
+        views = self.layout.views(row)
+        leaves = {name: view.contiguous().requires_grad_() for name, view in views.items()}
         try:
             for count in (1, len(x)):  # a forward may ask how many examples there are, or draw a constant
                 if not trace(self.module, x[:count].clone()).agrees(self.trace):
                     raise Unplanned("its forward differs from one batch to the next")
-            views = self.layout.views(leaf)
-            logits = functional_call(self._mode(training=False), views, (x.clone(),))
+            with torch.no_grad():
+                logits = functional_call(self._mode(training=False), leaves, (x.clone(),))
             y = logits.argmin(1)
-            trained = functional_call(self._mode(training=not dropout), views, (x.clone(),))
-            slope = torch.autograd.grad(cross_entropy(trained, y).mean(), leaf)[0]
+            trained = functional_call(self._mode(training=not dropout), leaves, (x.clone(),))
+            loss = cross_entropy(trained, y).mean()
+            slopes = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         except (RuntimeError, ValueError) as error:  # such as a reshape for another number of examples
             raise Unplanned(f"its forward fails on 1 example or on {len(x)}, though not on others") from error
-        return logits.detach(), y, slope
+        return logits, y, dict(zip(leaves, slopes, strict=True))
 
 
 def compiled() -> bool:
@@ -278,6 +287,14 @@ def _varied(x: Tensor) -> Tensor:
         return x
     wave = torch.cos(torch.arange(x.numel(), dtype=x.dtype)).view(x.shape)
     return torch.cat([x, x * wave + wave])
+
+
+def _shake(row: Tensor) -> None:
+    """Add a small wave to weights in place, so that none is zero or equal to its neighbours."""
+    wave = 0.1 * torch.cos(torch.arange(WAVE) * 0.7)
+    whole = len(row) // WAVE * WAVE
+    row[:whole].view(-1, WAVE).add_(wave)
+    row[whole:].add_(wave[: len(row) - whole])
 
 
 def _of(values: Tensor | float | None, i: int) -> float:
