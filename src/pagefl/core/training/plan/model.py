@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,9 @@ from pagefl.core.examples import Examples, tokens_fit
 from ..descent import Batch, Descended, Descent
 from ..model import Model, only
 from . import blas, loops
+from .kept import is_kept
 from .loops import Plan, Steps
+from .operations import addresses, are_kept
 from .table import Ranges, Table, rest, within
 from .trace import Trace, Unplanned, trace
 
@@ -33,7 +34,7 @@ Row = npt.NDArray[np.float32]
 NOTHING, NOWHERE = np.zeros(0, np.float32), np.zeros(0)
 ZERO, NO_COLUMNS = np.float32(0), np.zeros((0, 2), np.int64)
 # no step at all
-STILL = Steps(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, NOTHING, NOTHING, NOTHING, 1, NO_COLUMNS, NO_COLUMNS)
+STILL = Steps(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, NOTHING, NOTHING, NOTHING, 1, NO_COLUMNS, 0)
 
 
 class PlanModel(Model):
@@ -135,8 +136,8 @@ class PlanModel(Model):
                 shift=NOTHING if options.shift is None else _numbers(options.shift[i]),
                 offset=NOTHING if options.offset is None else _numbers(options.offset[i]),
                 repeats=options.repeats,
-                live=live,
-                dead=dead,
+                ranges=np.concatenate([live, dead]) if everywhere else live,
+                live=len(live),
             )
             velocity = np.zeros(self.layout.width if descent.momentum else 0, np.float32)
             moved = (fresh[i].numpy(), self._gradient, velocity)
@@ -164,7 +165,8 @@ class PlanModel(Model):
 
     def _plan(self, table: Table, columns: slice | None = None) -> Plan:
         operations = table.rows if columns is None else table.until(columns)
-        return Plan(operations, table.entry, self._centre, self._scale, table.logits, table.classes)
+        entering = table.entry, self._centre, self._scale
+        return Plan(operations, addresses(operations), *entering, table.logits, table.classes)
 
     def _run(
         self,
@@ -232,16 +234,22 @@ class PlanModel(Model):
             return np.uint64(0)
         return np.uint64(int(torch.randint(2**62, ())))
 
+    @property
+    def compiled(self) -> bool:
+        """Whether all code lies in numba's cache, so that the first call is quick."""
+        return is_kept(loops.run) and are_kept(self._table(1, training=True).rows)
+
     def check(self, x: Tensor) -> None:
         """Compare with the module itself, at weights that hide nothing. Raises `Unplanned` if the trace is
         wrong."""
         x, row = _varied(x[:CHECKED]), self.layout.row(self.module)
         _shake(row)
         theirs, y, slopes = self._autograd(row, x)
-        batch = Batch(x[None], y[None], torch.full((1, len(y)), 1 / len(y)))
         kept = self.trace.nodes  # a dropout of nothing is what a module does outside of training
         self.trace.nodes = [replace(node, number=0.0) if node.kind == "dropout" else node for node in kept]
-        ours, gradient = self.logits(row[None], batch.x)[0], self.gradient(row[None], batch)[0]
+        ours = self.logits(row[None], x[None])[0]
+        self._run(loops.DIFFERENTIATE, self._table(len(y), training=True), row, x, y)
+        gradient = torch.from_numpy(self._gradient)
         self.trace.nodes = kept
         self._tables.clear()
         if not (ours - theirs).norm() <= ROUNDING * theirs.norm():
@@ -272,11 +280,6 @@ class PlanModel(Model):
         except (RuntimeError, ValueError) as error:  # such as a reshape for another number of examples
             raise Unplanned(f"its forward fails on 1 example or on {len(x)}, though not on others") from error
         return logits, y, dict(zip(leaves, slopes, strict=True))
-
-
-def compiled() -> bool:
-    """Whether the loops lie in numba's cache, so that the first call is quick."""
-    return any(Path(loops.run.stats.cache_path or ".").glob("*run-*.nbi"))
 
 
 def _varied(x: Tensor) -> Tensor:
