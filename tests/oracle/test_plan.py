@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 from torch import nn
 
 from pagefl.core.evaluate import cross_entropy
@@ -17,7 +18,7 @@ from pagefl.core.training import batches as batching
 from pagefl.core.training.descent import Batch, Descent
 from pagefl.core.training.model import RowModel
 from pagefl.core.training.options import Options
-from pagefl.core.training.plan import blas, loops, tiles
+from pagefl.core.training.plan import blas, kept, loops, operations, tiles
 from pagefl.core.training.plan.model import PlanModel
 from pagefl.core.training.plan.trace import Unplanned
 from pagefl.models.resnet import resnet18
@@ -413,25 +414,28 @@ def test_without_a_blas_rows_are_trained_and_the_reason_is_said(monkeypatch):
 
 
 def test_code_of_other_sources_is_not_taken_from_the_cache(tmp_path):
-    """numba looks at the date of one file; the others are in the key of what it keeps."""
+    """numba looks at the date of one file; all of them are in the name of what it keeps."""
     files = []
-    for number, file in enumerate(loops.sources()):
+    for number, file in enumerate(kept.sources()):
         files.append(tmp_path / f"{number}.py")
         files[-1].write_bytes(file.read_bytes())
-    names = {file.name for file in loops.sources()}
+    names = {file.name for file in kept.sources()}
     assert {"operations.py", "tiles.py", "loops.py", "blas.py", "simd.py", "rng.py"} <= names
-    first = loops.digest(files)
-    assert first == loops.digest(loops.sources())
+    first = kept.digest(files)
+    assert first == kept.digest(kept.sources())
 
-    def key(version: str) -> object:
-        run = loops.entry(version)
-        return run._cache._index_key(tuple(loops.run.signatures), run.targetctx.codegen())
+    def name(version: str) -> object:
+        def function(op, work):
+            pass
 
+        return njit(cache=True)(kept.named(function, version))._cache._impl.filename_base
+
+    for function in (loops.run, *operations.FUNCTIONS.values()):
+        assert f"_{first[:16]}-" in function._cache._impl.filename_base
     for file in files:
         before = file.read_bytes()
         file.write_bytes(before + b"#")
-        changed = loops.digest(files)
-        assert changed != first
-        assert key(changed) != key(first)
+        changed = kept.digest(files)
+        assert name(changed) != name(first)
         file.write_bytes(before)
-    assert key(loops.digest(files)) == key(first)
+    assert name(kept.digest(files)) == name(first)

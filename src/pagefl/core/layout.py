@@ -63,7 +63,10 @@ class Layout:
 
     def row(self, module: nn.Module) -> Tensor:
         parameters = dict(module.named_parameters())
-        return torch.cat([self.flat(parameters[name].detach()) for name in self.shapes])
+        row = next(iter(parameters.values())).new_empty(self.width, dtype=self.dtype)
+        for name, view in self.views(row).items():
+            view.copy_(parameters[name].detach())
+        return row
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Every parameter of a row, or of each row of a stack, in its own shape and without a copy."""

@@ -15,7 +15,6 @@ from pagefl.core.errors import UserError, shortened, shown
 from pagefl.core.training.descent import Batch
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import Model, RowModel, StackedModel, check_trainable
-from pagefl.core.training.plan import model as plan
 from pagefl.core.training.plan.model import PlanModel
 from pagefl.core.training.plan.trace import Unplanned
 
@@ -71,7 +70,7 @@ def _planned(module: nn.Module, x: Tensor, device: str, say: Say) -> Model:
     if device != "cpu":
         raise Unplanned("plans are for CPUs")
     model = PlanModel(module, x)
-    if not plan.compiled():
+    if not model.compiled:
         say("compiling the plan's operations (once; kept in numba's cache) …")
     model.check(x)
     return model

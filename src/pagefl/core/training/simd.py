@@ -79,7 +79,9 @@ def load(typing, array, at):
 def cut(typing, array, start, end):
     """A flat array's numbers from start to end, which must lie in it.
 
-    Of a slice numba compiles much more: steps, and ends that are negative or beyond the array.
+    Of a slice numba compiles much more: steps, and ends that are negative or beyond the array. The address is
+    computed as a number, so that the compiler takes two cuts of one array for two arrays: it then checks at
+    run time that they do not overlap, instead of giving up on vectors.
     """
 
     def code(context, builder, signature, args):
@@ -87,10 +89,11 @@ def cut(typing, array, start, end):
         make = context.make_array(kind)
         old, new = make(context, builder, whole), make(context, builder)
         count = builder.sub(end, start)
+        at = builder.add(builder.ptrtoint(old.data, count.type), builder.mul(start, old.itemsize))
         step = cgutils.unpack_tuple(builder, old.strides)[0]
         populate_array(
             new,
-            data=builder.gep(old.data, [start]),
+            data=builder.inttoptr(at, old.data.type),
             shape=[count],
             strides=[step],
             itemsize=old.itemsize,

@@ -56,7 +56,9 @@ def _library(file: Path) -> ctypes.CDLL | None:
 
 
 @intrinsic
-def _call(typing, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
+def gemm(typing, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
+    """C[m, n] = A[m, k] B[k, n] + beta C, all row by row; a, b and c are addresses, ta and tb say what is
+    turned."""
     whole, place = types.int64, types.uintp
     signature = types.void(
         whole, whole, whole, whole, whole, place, whole, place, whole, types.float32, place, whole
@@ -88,13 +90,6 @@ def _call(typing, ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
         return context.get_dummy_value()
 
     return signature, code
-
-
-@njit(inline="always")
-def gemm(ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc):
-    """C[m, n] = A[m, k] B[k, n] + beta C, all row by row; a, b and c are addresses, ta and tb say what is
-    turned."""
-    _call(ta, tb, m, n, k, np.uintp(a), lda, np.uintp(b), ldb, np.float32(beta), np.uintp(c), ldc)
 
 
 PROVIDER = bind(of_torch(), of_numpy())

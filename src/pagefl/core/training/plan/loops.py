@@ -1,21 +1,18 @@
 """Local SGD and evaluation as loops over a plan's table. Compiled by numba; see `operations`."""
 
-from collections.abc import Iterable
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from pagefl.core import rng
 from pagefl.core.rng import splitmix
 
 from ..simd import LANES, cut, load, plus, same, times_plus, total
 from .blas import part
-from .operations import LINES, interpret
-from .windows import out_size
+from .kept import call, named
+from .kinds import LINES, Work
+from .windows import fill, out_size
 
 AT_ONCE = 8192  # numbers whose squares are summed in float32
 TRAIN, DIFFERENTIATE, EVALUATE = range(3)
@@ -25,6 +22,7 @@ class Plan(NamedTuple):
     """A table, and how examples enter its arena."""
 
     rows: npt.NDArray[Any]
+    code: npt.NDArray[np.int64]  # the address of each row's operation
     entry: Any
     centre: npt.NDArray[np.float32]
     scale: npt.NDArray[np.float32]
@@ -45,8 +43,8 @@ class Steps(NamedTuple):
     shift: npt.NDArray[np.float32]
     offset: npt.NDArray[np.float32]
     repeats: int
-    live: npt.NDArray[np.int64]  # [n, 2] ranges of columns that have gradients
-    dead: npt.NDArray[np.int64]  # the other ones that are trained
+    ranges: npt.NDArray[np.int64]  # [n, 2] of columns that move
+    live: int  # so many of them have gradients; they come first
 
 
 @part
@@ -55,9 +53,6 @@ def enter(entry, x, who, centre, scale, arena):
 
     In this order a mean far from zero costs no digits.
     """
-    if entry.kind == LINES:
-        expand(entry, x, who, centre, scale, arena)
-        return
     n, channels = len(who), entry.inputs
     to = cut(arena, entry.x, entry.x + n * channels * entry.height * entry.width)
     for p in range(entry.height * entry.width):
@@ -78,9 +73,9 @@ def expand(entry, x, who, centre, scale, arena):
     m, columns = wide * n, (entry.width + 2 * pad + stride - 1) // stride
     lines = cut(arena, entry.x, entry.x + (entry.height + 2 * entry.pad_h) * k * channels * m)
     line = cut(arena, entry.scratch, entry.scratch + stride * columns * n)
-    line[:] = np.float32(0)
-    lines[: entry.pad_h * k * channels * m] = np.float32(0)
-    lines[(entry.height + entry.pad_h) * k * channels * m :] = np.float32(0)
+    fill(line, np.float32(0))
+    fill(cut(lines, 0, entry.pad_h * k * channels * m), np.float32(0))
+    fill(cut(lines, (entry.height + entry.pad_h) * k * channels * m, len(lines)), np.float32(0))
     places = np.empty(entry.width, np.int64)
     for w in range(entry.width):  # columns of one phase of the stride lie together
         places[w] = ((w + pad) % stride * columns + (w + pad) // stride) * n
@@ -122,55 +117,49 @@ def squared(values, ranges):
 
 
 @part
-def pull(row, gradient, ranges, steps, fresh):
-    """gradient += mu * (row - anchor) + shift; `fresh`: there is no gradient yet."""
-    for r in range(len(ranges)):
-        start, end = ranges[r]
-        g, w = gradient[start:end], row[start:end]
-        if fresh:
-            g[:] = np.float32(0)
+def pull(row, gradient, steps):
+    """gradient += mu * (row - anchor) + shift, of which columns that have no gradient yet get their first."""
+    for r in range(len(steps.ranges)):
+        start, end = steps.ranges[r, 0], steps.ranges[r, 1]
+        g, w = cut(gradient, start, end), cut(row, start, end)
+        if r >= steps.live:
+            fill(g, np.float32(0))
         if len(steps.anchor) and steps.mu != 0:
-            anchor = steps.anchor[start:end]
+            anchor = cut(steps.anchor, start, end)
             for j in range(len(g)):
                 g[j] += steps.mu * (w[j] - anchor[j])
         if len(steps.shift):
-            shift = steps.shift[start:end]
+            shift = cut(steps.shift, start, end)
             for j in range(len(g)):
                 g[j] += shift[j]
 
 
 @part
-def move(row, gradient, ranges, steps, factor, velocity):
+def clipped(gradient, steps):
+    """What a gradient is multiplied by, so that it is no longer than `clip`."""
+    if steps.clip == np.inf:
+        return np.float32(1)
+    length = squared(gradient, steps.ranges)
+    if length != length:  # not a number: let it show
+        return np.float32(length)
+    return np.float32(min(1.0, steps.clip / (np.sqrt(length) + 1e-6)))
+
+
+@part
+def move(row, gradient, steps, factor, velocity):
     """One step of SGD, whose gradient is scaled by a factor (clipping)."""
     keep, rate = np.float32(1) - steps.lr * steps.weight_decay, steps.lr * factor
-    for r in range(len(ranges)):
-        start, end = ranges[r]
-        g, w = gradient[start:end], row[start:end]
+    for r in range(len(steps.ranges)):
+        start, end = steps.ranges[r, 0], steps.ranges[r, 1]
+        g, w = cut(gradient, start, end), cut(row, start, end)
         if len(velocity):
-            v = velocity[start:end]
+            v = cut(velocity, start, end)
             for j in range(len(g)):
                 v[j] = steps.momentum * v[j] + (factor * g[j] + steps.weight_decay * w[j])
                 w[j] -= steps.lr * v[j]
         else:
             for j in range(len(g)):
                 w[j] = w[j] * keep - rate * g[j]
-
-
-@part
-def step(row, gradient, steps, velocity, everywhere):
-    """`everywhere`: columns without a gradient move too. Otherwise they have decayed already."""
-    if everywhere:
-        pull(row, gradient, steps.live, steps, False)
-        pull(row, gradient, steps.dead, steps, True)
-    factor = np.float32(1)
-    if steps.clip < np.inf:
-        length = squared(gradient, steps.live) + (squared(gradient, steps.dead) if everywhere else 0.0)
-        factor = np.float32(min(1.0, steps.clip / (np.sqrt(length) + 1e-6)))
-        if length != length:  # not a number: let it show
-            factor = np.float32(length)
-    move(row, gradient, steps.live, steps, factor, velocity)
-    if everywhere:
-        move(row, gradient, steps.dead, steps, factor, velocity)
 
 
 @part
@@ -189,49 +178,34 @@ def evaluate(logits, classes, labels, first, losses, hits):
         hits[first + i] = 1.0 if best == own else 0.0
 
 
-def sources() -> list[Path]:
-    """The files whose functions are compiled into `run`."""
-    here = Path(__file__).parent
-    return [*sorted(here.glob("*.py")), here.parent / "simd.py", Path(rng.__file__)]
-
-
-def digest(files: Iterable[Path]) -> str:
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-def entry(version: str) -> Any:
-    """numba's cache knows the date of this file alone, but also what a function encloses: code of other
-    sources is not taken for this one's."""
-
-    @njit(cache=True, error_model="numpy")
-    def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, steps, seed, losses, hits):
-        """Batch after batch: train the row in place, differentiate it, or evaluate it.
-
-        All three are one function, for numba compiles each function with everything that it calls.
-        """
-        version  # noqa: B018 (so that it is enclosed)
-        everywhere = len(steps.anchor) > 0 or len(steps.shift) > 0 or len(velocity) > 0
-        labels = np.empty(positions.shape[1], np.int64)
-        seen = 0
-        for t in range(len(counts)):
-            who = positions[t, : counts[t]]
-            for i in range(len(who)):
-                labels[i] = y[who[i]]
+@njit(cache=True, error_model="numpy")
+@named
+def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, steps, seed, losses, hits):
+    """Batch after batch: train the row in place, differentiate it, or evaluate it."""
+    labels = np.empty(positions.shape[1], np.int64)
+    seen = 0
+    for t in range(len(counts)):
+        who = positions[t, : counts[t]]
+        n = len(who)
+        for i in range(n):
+            labels[i] = y[who[i]]
+        if plan.entry.kind == LINES:
+            expand(plan.entry, x, who, plan.centre, plan.scale, arena)
+        else:
             enter(plan.entry, x, who, plan.centre, plan.scale, arena)
-            for _ in range(steps.repeats):
-                seed, bits = splitmix(seed)
-                interpret(plan.rows, arena, row, gradient, len(who), labels, steps.offset, bits)
-                if mode == TRAIN:
-                    step(row, gradient, steps, velocity, everywhere)
-            if mode == EVALUATE:
-                logits = cut(arena, plan.logits, len(arena))
-                evaluate(logits, plan.classes, cut(labels, 0, len(who)), seen, losses, hits)
-            seen += len(who)
-            if mode == TRAIN and steps.anchor_rate != 0:
-                for j in range(len(row)):
-                    steps.anchor[j] += steps.anchor_rate * (row[j] - steps.anchor[j])
-
-    return run
-
-
-run = entry(digest(sources()))
+        for _ in range(steps.repeats):
+            seed, bits = splitmix(seed)
+            for number in range(len(plan.rows)):
+                own = bits + np.uint64(number)
+                work = Work(n, arena, row, gradient, labels, steps.offset, own)
+                call(plan.code[number], plan.rows[number], work)
+            if mode == TRAIN:
+                pull(row, gradient, steps)
+                move(row, gradient, steps, clipped(gradient, steps), velocity)
+        if mode == EVALUATE:
+            logits = cut(arena, plan.logits, len(arena))
+            evaluate(logits, plan.classes, cut(labels, 0, n), seen, losses, hits)
+        seen += n
+        if mode == TRAIN and steps.anchor_rate != 0:
+            for j in range(len(row)):
+                steps.anchor[j] += steps.anchor_rate * (row[j] - steps.anchor[j])

@@ -1,9 +1,8 @@
-"""PlanModel: a module's local SGD as a table of operations over sgemm, run by one compiled interpreter."""
+"""PlanModel: a module's local SGD as a table of compiled operations over sgemm."""
 
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,23 @@ from pagefl.core.examples import Examples, tokens_fit
 from ..descent import Batch, Descended, Descent
 from ..model import Model, only
 from . import blas, loops
+from .kept import is_kept
 from .loops import Plan, Steps
+from .operations import addresses, are_kept
 from .table import Ranges, Table, rest, within
 from .trace import Trace, Unplanned, trace
 
 EVALUATED = 32  # examples at a time
 MOST = 128  # examples of one batch; larger ones are taken in parts
 CHECKED = 4  # examples on which a plan is compared with autograd
+WAVE = 9973  # weights; a prime, so that no two channels or taps get the same wave
+PHASES = (0.0, 1.0, 2.0)  # of the wave: so many points are tried
 ROUNDING = 1e-3  # far above float32's, far below what a wrong plan shows
 Row = npt.NDArray[np.float32]
 NOTHING, NOWHERE = np.zeros(0, np.float32), np.zeros(0)
 ZERO, NO_COLUMNS = np.float32(0), np.zeros((0, 2), np.int64)
 # no step at all
-STILL = Steps(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, NOTHING, NOTHING, NOTHING, 1, NO_COLUMNS, NO_COLUMNS)
+STILL = Steps(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, NOTHING, NOTHING, NOTHING, 1, NO_COLUMNS, 0)
 
 
 class PlanModel(Model):
@@ -86,7 +89,11 @@ class PlanModel(Model):
                 part = slice(start, start + MOST)
                 table = self._table(len(y[part]), training=True)
                 self._run(loops.DIFFERENTIATE, table, row, x[part], y[part], columns=columns, offset=offset)
-                result[i] += torch.from_numpy(self._gradient) * (len(y[part]) / len(y))
+                found, share = torch.from_numpy(self._gradient), len(y[part]) / len(y)
+                if start == 0:
+                    torch.mul(found, share, out=result[i])
+                else:
+                    result[i] += found * share
         return only(result, columns)
 
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
@@ -131,8 +138,8 @@ class PlanModel(Model):
                 shift=NOTHING if options.shift is None else _numbers(options.shift[i]),
                 offset=NOTHING if options.offset is None else _numbers(options.offset[i]),
                 repeats=options.repeats,
-                live=live,
-                dead=dead,
+                ranges=np.concatenate([live, dead]) if everywhere else live,
+                live=len(live),
             )
             velocity = np.zeros(self.layout.width if descent.momentum else 0, np.float32)
             moved = (fresh[i].numpy(), self._gradient, velocity)
@@ -160,7 +167,8 @@ class PlanModel(Model):
 
     def _plan(self, table: Table, columns: slice | None = None) -> Plan:
         operations = table.rows if columns is None else table.until(columns)
-        return Plan(operations, table.entry, self._centre, self._scale, table.logits, table.classes)
+        entering = table.entry, self._centre, self._scale
+        return Plan(operations, addresses(operations), *entering, table.logits, table.classes)
 
     def _run(
         self,
@@ -228,47 +236,62 @@ class PlanModel(Model):
             return np.uint64(0)
         return np.uint64(int(torch.randint(2**62, ())))
 
+    @property
+    def compiled(self) -> bool:
+        """Whether all code lies in numba's cache, so that the first call is quick."""
+        return is_kept(loops.run) and are_kept(self._table(1, training=True).rows)
+
     def check(self, x: Tensor) -> None:
         """Compare with the module itself, at weights that hide nothing. Raises `Unplanned` if the trace is
         wrong."""
-        x, row = _varied(x[:CHECKED]), self.layout.row(self.module)
-        row = (row + 0.1 * torch.cos(torch.arange(len(row)) * 0.7))[None]
-        theirs, y, slope = self._autograd(row[0], x)
-        batch = Batch(x[None], y[None], torch.full((1, len(y)), 1 / len(y)))
+        for phase in PHASES:  # where a relu or a maximum is at its edge, rounding alone decides on a gradient
+            wrong = self._wrong_gradient(_varied(x[:CHECKED]), phase)
+            if wrong is None:
+                return
+        raise Unplanned(f"its plan computes other gradients than the module, for {wrong}")
+
+    def _wrong_gradient(self, x: Tensor, phase: float) -> str | None:
+        """The parameter whose gradient is not the module's, if there is one. Raises `Unplanned` if the logits
+        differ."""
+        row = self.layout.row(self.module)
+        _shake(row, phase)
+        theirs, y, slopes = self._autograd(row, x)
         kept = self.trace.nodes  # a dropout of nothing is what a module does outside of training
         self.trace.nodes = [replace(node, number=0.0) if node.kind == "dropout" else node for node in kept]
-        ours, gradient = self.logits(row, batch.x)[0], self.gradient(row, batch)[0]
+        ours = self.logits(row[None], x[None])[0]
+        self._run(loops.DIFFERENTIATE, self._table(len(y), training=True), row, x, y)
+        gradient = torch.from_numpy(self._gradient)
         self.trace.nodes = kept
         self._tables.clear()
         if not (ours - theirs).norm() <= ROUNDING * theirs.norm():
             raise Unplanned("its plan computes other logits than the module")
-        least = ROUNDING / 10 * slope.norm()  # a gradient that should be zero is rounding
-        for name, columns in self.layout.columns.items():
-            found, wanted = gradient[columns], slope[columns]
-            if not (found - wanted).norm() <= ROUNDING * wanted.norm() + least:
-                raise Unplanned(f"its plan computes other gradients than the module, for {name}")
+        lengths = {name: slope.norm() for name, slope in slopes.items()}
+        least = ROUNDING / 10 * torch.stack(list(lengths.values())).norm()  # a zero gradient is rounding
+        for name, slope in slopes.items():
+            away = gradient[self.layout.columns[name]] - self.layout.flat(slope)
+            if not away.norm() <= ROUNDING * lengths[name] + least:
+                return name
+        return None
 
-    def _autograd(self, row: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The module's own logits, labels that it finds unlikely, and the gradient."""
+    def _autograd(self, row: Tensor, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The module's own logits, labels that it finds unlikely, and the gradients of its parameters."""
         dropout = any(node.kind == "dropout" for node in self.trace.nodes)
-        leaf = row.clone().requires_grad_()
+        # Each parameter is a leaf: as a view of one row it would get a gradient as long as the row.
+        views = self.layout.views(row)
+        leaves = {name: view.contiguous().requires_grad_() for name, view in views.items()}
         try:
             for count in (1, len(x)):  # a forward may ask how many examples there are, or draw a constant
                 if not trace(self.module, x[:count].clone()).agrees(self.trace):
                     raise Unplanned("its forward differs from one batch to the next")
-            views = self.layout.views(leaf)
-            logits = functional_call(self._mode(training=False), views, (x.clone(),))
+            with torch.no_grad():
+                logits = functional_call(self._mode(training=False), leaves, (x.clone(),))
             y = logits.argmin(1)
-            trained = functional_call(self._mode(training=not dropout), views, (x.clone(),))
-            slope = torch.autograd.grad(cross_entropy(trained, y).mean(), leaf)[0]
+            trained = functional_call(self._mode(training=not dropout), leaves, (x.clone(),))
+            loss = cross_entropy(trained, y).mean()
+            slopes = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         except (RuntimeError, ValueError) as error:  # such as a reshape for another number of examples
             raise Unplanned(f"its forward fails on 1 example or on {len(x)}, though not on others") from error
-        return logits.detach(), y, slope
-
-
-def compiled() -> bool:
-    """Whether the loops lie in numba's cache, so that the first call is quick."""
-    return any(Path(loops.run.stats.cache_path or ".").glob("*run-*.nbi"))
+        return logits, y, dict(zip(leaves, slopes, strict=True))
 
 
 def _varied(x: Tensor) -> Tensor:
@@ -279,6 +302,14 @@ def _varied(x: Tensor) -> Tensor:
         return x
     wave = torch.cos(torch.arange(x.numel(), dtype=x.dtype)).view(x.shape)
     return torch.cat([x, x * wave + wave])
+
+
+def _shake(row: Tensor, phase: float) -> None:
+    """Add a small wave to weights in place, so that none is zero or equal to its neighbours."""
+    wave = 0.1 * torch.cos(torch.arange(WAVE) * 0.7 + phase)
+    whole = len(row) // WAVE * WAVE
+    row[:whole].view(-1, WAVE).add_(wave)
+    row[whole:].add_(wave[: len(row) - whole])
 
 
 def _of(values: Tensor | float | None, i: int) -> float:

@@ -1,61 +1,38 @@
-"""The operations of a plan, and the interpreter that runs a table of them over one arena of memory.
-Compiled by numba.
+"""The operations of a plan, each over one arena of memory. Compiled by numba, one by one: see `kept`.
 
 Activations lie as [position, example, channel] and weights of convolutions as [tap, in, out], so that every
 tap of a convolution is a product of contiguous matrices. The code is strict: no `fastmath`, whose bits
 differ between the process that compiles and those that load the cache. Elementwise loops are plain; sums
-have an order of their own. Arrays are copied in loops: numba compiles an assignment of slices in seconds,
-for the sake of its error message.
+have an order of their own. Arrays are cut, filled and copied by `cut`, `fill` and loops: numba compiles an
+assignment of slices in seconds, for the sake of its error message.
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from pagefl.core.rng import splitmix
 
 from ..simd import LANES, cut, load, minus, plus, same, times_plus, total
+from . import kinds
 from .blas import gemm, part
-from .tiles import gather, outer, turn
-from .windows import out_size, reach
-
-(
-    ZERO, ADD, COPY, LINES, LINES_WEIGHT, CONV, CONV_WEIGHT, CONV_INPUT, LINEAR, LINEAR_WEIGHT, LINEAR_INPUT,
-    EPILOGUE, POOLED, EPILOGUE_BACK, UNPOOL, MEAN, MEAN_BACK, FLATTEN, FLATTEN_BACK, DROP, DROP_BACK,
-    EMBED, EMBED_BACK, LOSS,
-) = range(24)  # fmt: skip
-
-FORWARD, BACK = (LINES, CONV, LINEAR), (CONV_INPUT, LINEAR_INPUT)
-NOTHING, BIAS, NORM = range(3)  # what an epilogue scales and shifts by
-
-SIZES = (
-    "height",
-    "width",
-    "inputs",
-    "outputs",
-    "kernel_h",
-    "kernel_w",
-    "stride_h",
-    "stride_w",
-    "pad_h",
-    "pad_w",
-)
-SLOTS = ("x", "y", "out", "d", "residual", "stats", "scratch", "mask")  # where operands begin in the arena
-OPERATION = np.dtype(
-    [
-        (name, np.int64)
-        for name in ("kind", *SIZES, "groups", "affine", "relu", "adds", "tiled", "weight", "bias", *SLOTS)
-    ]
-    + [("number", np.float32)]
-)
-FLOAT = 4  # bytes
+from .kept import address, is_kept, operation
+from .kinds import CONV, CONV_INPUT, CONV_WEIGHT, FLATTEN, FLOAT, LINEAR, LINEAR_INPUT, LINEAR_WEIGHT, LINES
+from .tiles import gather, outer
+from .windows import fill, out_size, reach
 
 
-@part
-def convolve(op, n, x, weight, y):
-    """CONV: y = x * weight. CONV_WEIGHT: weight = x^T * y. CONV_INPUT: x += y * weight^T. All three are
-    addresses.
+@operation
+def convolve(op, work):
+    """CONV: y = x * weight. CONV_WEIGHT: weight = x^T * y. CONV_INPUT: x += y * weight^T.
 
     There is one product for every tap and run of neighbouring positions.
     """
+    n, memory = work.n, work.arena.ctypes.data
+    weights = work.gradient.ctypes.data if op.kind == CONV_WEIGHT else work.row.ctypes.data
+    x = memory + FLOAT * (op.out if op.kind == CONV_INPUT else op.x)
+    y, weight = memory + FLOAT * (op.y if op.kind == CONV else op.d), weights + FLOAT * op.weight
     ci, co, k = op.inputs, op.outputs, op.kernel_h * op.kernel_w
     high, wide = out_size(op)
     middle = op.pad_h * op.kernel_w + op.pad_w  # every output meets this tap: it sets, the others add
@@ -92,27 +69,36 @@ def convolve(op, n, x, weight, y):
                     beta = 1.0
 
 
-@part
-def convolve_lines(op, n, lines, weight, y):
+@operation
+def convolve_lines(op, work):
     """A convolution of the examples themselves, which `expand` has laid out so that a row of outputs is one
     product."""
+    forward, n, memory = op.kind == LINES, work.n, work.arena.ctypes.data
+    lines, y = memory + FLOAT * op.x, memory + FLOAT * (op.y if forward else op.d)
+    weight = (work.row.ctypes.data if forward else work.gradient.ctypes.data) + FLOAT * op.weight
     high, wide = out_size(op)
     k, m = op.kernel_h * op.kernel_w * op.inputs, wide * n
     for line in range(high):
         at = lines + FLOAT * line * op.stride_h * op.kernel_w * op.inputs * m
         to = y + FLOAT * line * m * op.outputs
-        if op.kind == LINES:
+        if forward:
             gemm(1, 0, m, op.outputs, k, at, m, weight, op.outputs, 0.0, to, op.outputs)
         else:
             gemm(0, 0, k, op.outputs, m, at, m, to, op.outputs, 0.0 if line == 0 else 1.0, weight, op.outputs)
 
 
-@part
-def linear(op, m, x, weight, y):
-    ci, co = op.inputs, op.outputs
-    if op.kind == LINEAR:
+@operation
+def linear(op, work):
+    forward, back = op.kind == LINEAR, op.kind == LINEAR_INPUT
+    memory, weights = work.arena.ctypes.data, work.row.ctypes.data
+    if op.kind == LINEAR_WEIGHT:
+        weights = work.gradient.ctypes.data
+    x, y = memory + FLOAT * (op.out if back else op.x), memory + FLOAT * (op.y if forward else op.d)
+    weight = weights + FLOAT * op.weight
+    m, ci, co = op.height * op.width * work.n, op.inputs, op.outputs
+    if forward:
         gemm(0, 1, m, co, ci, x, ci, weight, ci, 0.0, y, co)
-    elif op.kind == LINEAR_WEIGHT:
+    elif not back:
         gemm(1, 0, co, ci, m, y, co, x, ci, 0.0, weight, ci)
     else:
         gemm(0, 0, m, ci, co, y, co, weight, ci, 1.0 if op.adds else 0.0, x, ci)
@@ -151,16 +137,26 @@ def squares(values, at, count, centre):
 
 
 @part
-def moments(op, n, y, row, stats, a, b):
+def scales(op, work):
+    """What an epilogue multiplies by and adds, both [example, channel]."""
+    m = work.n * op.inputs
+    return cut(work.arena, op.scratch, op.scratch + m), cut(work.arena, op.scratch + m, op.scratch + 2 * m)
+
+
+@operation
+def moments(op, work):
     """A group norm as y * a + b, with a and b [example, channel]. `stats` keeps each group's mean and 1 /
     deviation.
 
     Sums run around each channel's first position, so that a mean far from zero costs no digits.
     """
+    n, arena, row = work.n, work.arena, work.row
     positions, channels = op.height * op.width, op.inputs
     m, group = n * channels, channels // op.groups
-    a[:] = np.float32(0)
-    b[:] = np.float32(0)
+    y, stats = cut(arena, op.y, op.y + positions * m), cut(arena, op.stats, op.stats + 2 * n * op.groups)
+    a, b = scales(op, work)
+    fill(a, np.float32(0))
+    fill(b, np.float32(0))
     first = cut(y, 0, m)
     for p in range(1, positions):
         v = cut(y, p * m, (p + 1) * m)
@@ -192,35 +188,34 @@ def moments(op, n, y, row, stats, a, b):
                 a[at + c] = scale
                 b[at + c] = beta[c] - mean * scale
         else:
-            a[at : at + group] = rate
-            b[at : at + group] = -mean * rate
+            fill(cut(a, at, at + group), rate)
+            fill(cut(b, at, at + group), -mean * rate)
 
 
-@part
-def coefficients(op, n, y, row, stats, a, b):
-    """What an epilogue scales and shifts by: nothing, a bias or a norm."""
-    if op.affine == NORM:
-        moments(op, n, y, row, stats, a, b)
+@operation
+def shift(op, work):
+    """A bias as y * a + b; or no bias."""
+    a, b = scales(op, work)
+    fill(a, np.float32(1))
+    if op.bias < 0:
+        fill(b, np.float32(0))
         return
-    a[:] = np.float32(1)
-    if op.affine == NOTHING:
-        b[:] = np.float32(0)
-        return
-    bias = cut(row, op.bias, op.bias + op.inputs)
-    for i in range(n):
+    bias = cut(work.row, op.bias, op.bias + op.inputs)
+    for i in range(work.n):
         for c in range(op.inputs):
             b[i * op.inputs + c] = bias[c]
 
 
-@part
-def epilogue(op, n, y, row, stats, a, b, residual, out):
+@operation
+def epilogue(op, work):
     """out = relu(y * a + b + residual)"""
-    coefficients(op, n, y, row, stats, a, b)
-    m, zero = n * op.inputs, np.float32(0)
+    arena, m, zero = work.arena, work.n * op.inputs, np.float32(0)
+    a, b = scales(op, work)
+    y, out = cut(arena, op.y, len(arena)), cut(arena, op.out, len(arena))
     for p in range(op.height * op.width):
         v, o = cut(y, p * m, (p + 1) * m), cut(out, p * m, (p + 1) * m)
         if op.residual >= 0:
-            r = cut(residual, p * m, (p + 1) * m)
+            r = cut(arena, op.residual + p * m, op.residual + (p + 1) * m)
             if op.relu:
                 for j in range(m):
                     z = v[j] * a[j] + b[j] + r[j]
@@ -237,16 +232,21 @@ def epilogue(op, n, y, row, stats, a, b, residual, out):
                 o[j] = v[j] * a[j] + b[j]
 
 
-@part
-def pooled(op, n, y, row, stats, a, b, out, mask):
+@operation
+def pooled(op, work):
     """The largest relu(y * a + b) of each window. `mask` keeps which tap it was, -1 where relu has cut."""
-    coefficients(op, n, y, row, stats, a, b)
+    arena, m, zero = work.arena, work.n * op.inputs, np.float32(0)
+    a, b = scales(op, work)
+    y, out, mask = (
+        cut(arena, op.y, len(arena)),
+        cut(arena, op.out, len(arena)),
+        cut(arena, op.mask, len(arena)),
+    )
     high, wide = out_size(op)
-    m, zero = n * op.inputs, np.float32(0)
     for at in range(high * wide):
         o, g = cut(out, at * m, (at + 1) * m), cut(mask, at * m, (at + 1) * m)
-        o[:] = np.float32(-np.inf)
-        g[:] = np.float32(-1)
+        fill(o, np.float32(-np.inf))
+        fill(g, np.float32(-1))
         for tap in range(op.kernel_h * op.kernel_w):
             h = at // wide * op.stride_h + tap // op.kernel_w - op.pad_h
             w = at % wide * op.stride_w + tap % op.kernel_w - op.pad_w
@@ -267,13 +267,25 @@ def pooled(op, n, y, row, stats, a, b, out, mask):
 
 
 @part
-def unpool(op, n, d, mask, gradient, sums, out):
+def by_channel(n, channels, sums, result):
+    """Sum [example, channel] over the examples."""
+    fill(result, np.float32(0))
+    for i in range(n):
+        s = cut(sums, i * channels, (i + 1) * channels)
+        for c in range(channels):
+            result[c] += s[c]
+
+
+@operation
+def unpool(op, work):
     """Gradients go back to where the largest numbers came from. A bias gets its own here, of the smaller
     maps."""
+    arena, m, zero = work.arena, work.n * op.inputs, np.float32(0)
+    d, mask = cut(arena, op.d, len(arena)), cut(arena, op.mask, len(arena))
+    sums, out = cut(arena, op.scratch, op.scratch + m), cut(arena, op.out, op.out + op.height * op.width * m)
     high, wide = out_size(op)
-    m, zero = n * op.inputs, np.float32(0)
-    out[:] = zero
-    sums[:] = zero
+    fill(out, zero)
+    fill(sums, zero)
     for at in range(high * wide):
         q, g = cut(d, at * m, (at + 1) * m), cut(mask, at * m, (at + 1) * m)
         for tap in range(op.kernel_h * op.kernel_w):
@@ -285,51 +297,48 @@ def unpool(op, n, d, mask, gradient, sums, out):
             mark = np.float32(tap)
             for j in range(m):
                 o[j] += q[j] if g[j] == mark else zero
-        if op.affine == BIAS:
+        if op.bias >= 0:
             for j in range(m):
                 sums[j] += q[j] if g[j] >= zero else zero
-    if op.affine == BIAS:
-        by_channel(n, op.inputs, sums, cut(gradient, op.bias, op.bias + op.inputs))
+    if op.bias >= 0:
+        by_channel(work.n, op.inputs, sums, cut(work.gradient, op.bias, op.bias + op.inputs))
 
 
-@part
-def by_channel(n, channels, sums, result):
-    """Sum [example, channel] over the examples."""
-    result[:] = np.float32(0)
-    for i in range(n):
-        s = cut(sums, i * channels, (i + 1) * channels)
-        for c in range(channels):
-            result[c] += s[c]
-
-
-@part
-def masked(op, n, d, out, gradient, sums):
+@operation
+def epilogue_back(op, work):
     """Back through relu and bias, in place: d is then the gradient of what went in, and of the residual."""
-    m, zero = n * op.inputs, np.float32(0)
-    sums[:] = zero
+    arena, m, zero = work.arena, work.n * op.inputs, np.float32(0)
+    sums = cut(arena, op.scratch, op.scratch + m)
+    d, out = cut(arena, op.d, len(arena)), cut(arena, op.x, len(arena))
+    fill(sums, zero)
     for p in range(op.height * op.width):
         q = cut(d, p * m, (p + 1) * m)
         if op.relu:
             o = cut(out, p * m, (p + 1) * m)
             for j in range(m):
                 q[j] = zero if o[j] <= zero else q[j]
-        if op.affine == BIAS:
+        if op.bias >= 0:
             for j in range(m):
                 sums[j] += q[j]
-    if op.affine == BIAS:
-        by_channel(n, op.inputs, sums, cut(gradient, op.bias, op.bias + op.inputs))
+    if op.bias >= 0:
+        by_channel(work.n, op.inputs, sums, cut(work.gradient, op.bias, op.bias + op.inputs))
 
 
-@part
-def norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out):
+@operation
+def norm_back(op, work):
     """Back through relu and a group norm. d is masked in place, and is then the residual's gradient; `out`
     is y's."""
+    n, arena, row, gradient = work.n, work.arena, work.row, work.gradient
     positions, channels = op.height * op.width, op.inputs
     m, group, zero = n * channels, channels // op.groups, np.float32(0)
+    d, forward = cut(arena, op.d, len(arena)), cut(arena, op.x, len(arena))
+    y, out = cut(arena, op.y, len(arena)), cut(arena, op.out, len(arena))
+    a, b = scales(op, work)
+    e, stats = cut(arena, op.scratch + 2 * m, op.scratch + 3 * m), cut(arena, op.stats, len(arena))
     for i in range(n * op.groups):
-        e[i * group : (i + 1) * group] = stats[2 * i]
-    a[:] = zero
-    b[:] = zero
+        fill(cut(e, i * group, (i + 1) * group), stats[2 * i])
+    fill(a, zero)
+    fill(b, zero)
     for p in range(positions):
         v, q = cut(y, p * m, (p + 1) * m), cut(d, p * m, (p + 1) * m)
         if op.relu:
@@ -345,8 +354,8 @@ def norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out):
                 b[j] += q[j] * (v[j] - e[j])
     share = np.float32(1.0 / (positions * group))
     if op.weight >= 0:
-        gradient[op.weight : op.weight + channels] = zero
-        gradient[op.bias : op.bias + channels] = zero
+        fill(cut(gradient, op.weight, op.weight + channels), zero)
+        fill(cut(gradient, op.bias, op.bias + channels), zero)
     for i in range(n * op.groups):
         at, c0 = i * group, i % op.groups * group
         mean, rate = stats[2 * i], stats[2 * i + 1]
@@ -365,25 +374,26 @@ def norm_back(op, n, d, forward, y, row, gradient, stats, a, b, e, out):
                 a[at + c] = rate * gamma[c]
         else:
             s, q = summed(a, at, group) * share, summed(b, at, group) * rate * share
-            a[at : at + group] = rate
+            fill(cut(a, at, at + group), rate)
         # rate * (gamma * d - s - (y - mean) * rate * q)
         slope = -rate * rate * q
-        b[at : at + group] = slope
-        e[at : at + group] = -rate * s - mean * slope
+        fill(cut(b, at, at + group), slope)
+        fill(cut(e, at, at + group), -rate * s - mean * slope)
     for p in range(positions):
         v, q, o = cut(y, p * m, (p + 1) * m), cut(d, p * m, (p + 1) * m), cut(out, p * m, (p + 1) * m)
         for j in range(m):
             o[j] = q[j] * a[j] + (v[j] * b[j] + e[j])
 
 
-@part
-def mean(op, n, x, out):
+@operation
+def mean(op, work):
     """Means of windows; padding counts as zeros."""
+    x, out = cut(work.arena, op.x, len(work.arena)), cut(work.arena, op.out, len(work.arena))
     high, wide = out_size(op)
-    m, share = n * op.inputs, np.float32(1.0 / (op.kernel_h * op.kernel_w))
+    m, share = work.n * op.inputs, np.float32(1.0 / (op.kernel_h * op.kernel_w))
     for at in range(high * wide):
         o = cut(out, at * m, (at + 1) * m)
-        o[:] = np.float32(0)
+        fill(o, np.float32(0))
         for tap in range(op.kernel_h * op.kernel_w):
             h = at // wide * op.stride_h + tap // op.kernel_w - op.pad_h
             w = at % wide * op.stride_w + tap % op.kernel_w - op.pad_w
@@ -395,12 +405,13 @@ def mean(op, n, x, out):
             o[j] *= share
 
 
-@part
-def mean_back(op, n, d, out):
+@operation
+def mean_back(op, work):
+    d, out = cut(work.arena, op.d, len(work.arena)), cut(work.arena, op.out, len(work.arena))
     high, wide = out_size(op)
-    m, share = n * op.inputs, np.float32(1.0 / (op.kernel_h * op.kernel_w))
+    m, share = work.n * op.inputs, np.float32(1.0 / (op.kernel_h * op.kernel_w))
     if not op.adds:
-        out[:] = np.float32(0)
+        fill(cut(out, 0, op.height * op.width * m), np.float32(0))
     for at in range(high * wide):
         q = cut(d, at * m, (at + 1) * m)
         for tap in range(op.kernel_h * op.kernel_w):
@@ -412,11 +423,12 @@ def mean_back(op, n, d, out):
                     o[j] += q[j] * share
 
 
-@part
-def flatten(op, n, x, out):
+@operation
+def flatten(op, work):
     """[position, example, channel] -> [example, channel, position], or of a text [example, position,
     channel]; or back."""
-    positions, channels = op.height * op.width, op.inputs
+    n, arena, positions, channels = work.n, work.arena, op.height * op.width, op.inputs
+    x, out = cut(arena, op.x if op.kind == FLATTEN else op.d, len(arena)), cut(arena, op.out, len(arena))
     step_p, step_c = (channels, 1) if op.groups == 1 else (1, positions)
     for i in range(n):
         for p in range(positions):
@@ -432,32 +444,53 @@ def flatten(op, n, x, out):
                     out[maps + c] = x[row + c * step_c]
 
 
-@part
-def drop(op, x, seed, mask, out):
+@operation
+def drop(op, work):
     """Zero some numbers and scale the others up, by a stream of random bits of its own."""
-    state, scale, zero = seed, np.float32(1) / (np.float32(1) - op.number), np.float32(0)
+    arena, size = work.arena, op.height * op.width * op.inputs * work.n
+    x, mask, out = (
+        cut(arena, op.x, len(arena)),
+        cut(arena, op.mask, len(arena)),
+        cut(arena, op.out, len(arena)),
+    )
+    _, state = splitmix(work.seed)
+    scale, zero = np.float32(1) / (np.float32(1) - op.number), np.float32(0)
     limit = np.uint64(np.float64(op.number) * 4294967296.0)
-    for j in range(len(x)):
+    for j in range(size):
         state, bits = splitmix(state)
         mask[j] = zero if bits >> np.uint64(32) < limit else scale
         out[j] = x[j] * mask[j]
 
 
-@part
-def embed(op, n, x, row, out):
-    channels = op.outputs
-    for at in range(op.height * n):
+@operation
+def drop_back(op, work):
+    arena, size = work.arena, op.height * op.width * op.inputs * work.n
+    d, mask, out = (
+        cut(arena, op.d, len(arena)),
+        cut(arena, op.mask, len(arena)),
+        cut(arena, op.out, len(arena)),
+    )
+    for j in range(size):
+        out[j] = d[j] * mask[j]
+
+
+@operation
+def embed(op, work):
+    row, channels = work.row, op.outputs
+    x, out = cut(work.arena, op.x, len(work.arena)), cut(work.arena, op.out, len(work.arena))
+    for at in range(op.height * work.n):
         token = np.int64(x[at])
         for c in range(channels):
             out[at * channels + c] = row[op.weight + token * channels + c]
 
 
-@part
-def embed_back(op, n, x, d, gradient):
+@operation
+def embed_back(op, work):
     channels = op.outputs
-    table = cut(gradient, op.weight, op.weight + op.groups * channels)
-    table[:] = np.float32(0)
-    for at in range(op.height * n):
+    x, d = cut(work.arena, op.x, len(work.arena)), cut(work.arena, op.d, len(work.arena))
+    table = cut(work.gradient, op.weight, op.weight + op.groups * channels)
+    fill(table, np.float32(0))
+    for at in range(op.height * work.n):
         token = np.int64(x[at])
         q = cut(d, at * channels, (at + 1) * channels)
         to = cut(table, token * channels, (token + 1) * channels)
@@ -465,12 +498,14 @@ def embed_back(op, n, x, d, gradient):
             to[c] += q[c]
 
 
-@part
-def softmax_loss(n, classes, logits, labels, offset, out):
-    """The mean cross entropy; `out` is its gradient by the logits."""
-    loss, share = 0.0, np.float32(1.0 / n)
+@operation
+def softmax_loss(op, work):
+    """The gradient of the mean cross entropy by the logits."""
+    n, classes, labels, offset = work.n, op.inputs, work.labels, work.offset
+    share = np.float32(1.0 / n)
     for i in range(n):
-        v, o = cut(logits, i * classes, (i + 1) * classes), cut(out, i * classes, (i + 1) * classes)
+        v = cut(work.arena, op.x + i * classes, op.x + (i + 1) * classes)
+        o = cut(work.arena, op.out + i * classes, op.out + (i + 1) * classes)
         for c in range(classes):
             o[c] = v[c]
         if len(offset):
@@ -479,131 +514,83 @@ def softmax_loss(n, classes, logits, labels, offset, out):
         top = o[0]
         for c in range(1, classes):
             top = max(top, o[c])
-        own = o[labels[i]]
         s = np.float32(0)
         for c in range(classes):
             o[c] = np.exp(o[c] - top)
             s += o[c]
-        loss += np.log(s) + top - own
         rate = share / s
         for c in range(classes):
             o[c] *= rate
         o[labels[i]] -= share
-    return loss / n
 
 
-@part
-def interpret(table, arena, row, gradient, n, labels, offset, seed):
-    """Run the operations for a batch of n examples that has been loaded. The mean loss, if the table
-    computes it."""
-    loss = 0.0
-    memory, weights, gradients = arena.ctypes.data, row.ctypes.data, gradient.ctypes.data
-    for number in range(len(table)):
-        op = table[number]
-        positions, channels = op.height * op.width, op.inputs
-        m = n * channels
-        size = positions * m
-        scratch = op.scratch
-        if op.tiled and op.kind == CONV_WEIGHT:
-            outer(
-                op,
-                n,
-                cut(arena, op.x, len(arena)),
-                cut(arena, op.d, len(arena)),
-                cut(gradient, op.weight, len(gradient)),
-            )
-        elif op.tiled:
-            back = op.kind == CONV_INPUT
-            source = cut(arena, op.d if back else op.x, len(arena))
-            matrices = cut(row, op.weight, len(row))
-            if back:
-                turned = cut(arena, scratch, len(arena))
-                turn(op, matrices, turned)
-                matrices = turned
-            gather(op, back, n, source, matrices, cut(arena, op.out if back else op.y, len(arena)))
-        elif LINES <= op.kind <= LINEAR_INPUT:  # a product: of inputs, weights or their gradient, and outputs
-            forward, back = op.kind in FORWARD, op.kind in BACK
-            left = memory + FLOAT * (op.out if back else op.x)
-            middle = (weights if forward or back else gradients) + FLOAT * op.weight
-            right = memory + FLOAT * (op.y if forward else op.d)
-            if op.kind <= LINES_WEIGHT:
-                convolve_lines(op, n, left, middle, right)
-            elif op.kind <= CONV_INPUT:
-                convolve(op, n, left, middle, right)
-            else:
-                linear(op, positions * n, left, middle, right)
-        elif op.kind == EPILOGUE or op.kind == POOLED:
-            y, out = cut(arena, op.y, op.y + size), cut(arena, op.out, op.out + size)
-            stats = cut(arena, op.stats, op.stats + 2 * n * op.groups)
-            a, b = cut(arena, scratch, scratch + m), cut(arena, scratch + m, scratch + 2 * m)
-            if op.kind == EPILOGUE:
-                epilogue(op, n, y, row, stats, a, b, cut(arena, op.residual, op.residual + size), out)
-            else:
-                out, mask = cut(arena, op.out, len(arena)), cut(arena, op.mask, len(arena))
-                pooled(op, n, y, row, stats, a, b, out, mask)
-        elif op.kind == EPILOGUE_BACK:
-            d, result = cut(arena, op.d, op.d + size), cut(arena, op.x, op.x + size)
-            a, b = cut(arena, scratch, scratch + m), cut(arena, scratch + m, scratch + 2 * m)
-            if op.affine == NORM:
-                stats, e = (
-                    cut(arena, op.stats, op.stats + 2 * n * op.groups),
-                    cut(arena, scratch + 2 * m, scratch + 3 * m),
-                )
-                y, out = cut(arena, op.y, op.y + size), cut(arena, op.out, op.out + size)
-                norm_back(op, n, d, result, y, row, gradient, stats, a, b, e, out)
-            else:
-                masked(op, n, d, result, gradient, a)
-        elif op.kind == UNPOOL:
-            unpool(
-                op,
-                n,
-                cut(arena, op.d, len(arena)),
-                cut(arena, op.mask, len(arena)),
-                gradient,
-                cut(arena, scratch, scratch + m),
-                cut(arena, op.out, op.out + size),
-            )
-        elif op.kind == MEAN:
-            mean(op, n, cut(arena, op.x, op.x + size), cut(arena, op.out, len(arena)))
-        elif op.kind == MEAN_BACK:
-            mean_back(op, n, cut(arena, op.d, len(arena)), cut(arena, op.out, op.out + size))
-        elif op.kind == FLATTEN:
-            flatten(op, n, cut(arena, op.x, op.x + size), cut(arena, op.out, op.out + size))
-        elif op.kind == FLATTEN_BACK:
-            flatten(op, n, cut(arena, op.d, op.d + size), cut(arena, op.out, op.out + size))
-        elif op.kind == DROP:
-            _, own = splitmix(seed + np.uint64(number))
-            drop(
-                op,
-                cut(arena, op.x, op.x + size),
-                own,
-                cut(arena, op.mask, op.mask + size),
-                cut(arena, op.out, op.out + size),
-            )
-        elif op.kind == DROP_BACK:
-            d, mask, out = (
-                cut(arena, op.d, op.d + size),
-                cut(arena, op.mask, op.mask + size),
-                cut(arena, op.out, op.out + size),
-            )
-            for j in range(size):
-                out[j] = d[j] * mask[j]
-        elif op.kind == EMBED:
-            embed(op, n, cut(arena, op.x, len(arena)), row, cut(arena, op.out, len(arena)))
-        elif op.kind == EMBED_BACK:
-            embed_back(op, n, cut(arena, op.x, len(arena)), cut(arena, op.d, len(arena)), gradient)
-        elif op.kind == LOSS:
-            loss = softmax_loss(
-                n, channels, cut(arena, op.x, op.x + m), labels, offset, cut(arena, op.out, op.out + m)
-            )
-        elif op.kind == ZERO:
-            arena[op.out : op.out + size] = np.float32(0)
-        else:  # ADD, COPY
-            d, out = cut(arena, op.d, op.d + size), cut(arena, op.out, op.out + size)
-            if op.kind == ADD:
-                for j in range(size):
-                    out[j] += d[j]
-            else:
-                for j in range(size):
-                    out[j] = d[j]
-    return loss
+@operation
+def zero(op, work):
+    size = op.height * op.width * op.inputs * work.n
+    fill(cut(work.arena, op.out, op.out + size), np.float32(0))
+
+
+@operation
+def add(op, work):
+    size = op.height * op.width * op.inputs * work.n
+    d, out = cut(work.arena, op.d, op.d + size), cut(work.arena, op.out, op.out + size)
+    for j in range(size):
+        out[j] += d[j]
+
+
+@operation
+def copy(op, work):
+    size = op.height * op.width * op.inputs * work.n
+    d, out = cut(work.arena, op.d, op.d + size), cut(work.arena, op.out, op.out + size)
+    for j in range(size):
+        out[j] = d[j]
+
+
+FUNCTIONS = {
+    kinds.ZERO: zero,
+    kinds.ADD: add,
+    kinds.COPY: copy,
+    kinds.LINES: convolve_lines,
+    kinds.LINES_WEIGHT: convolve_lines,
+    kinds.CONV: convolve,
+    kinds.CONV_WEIGHT: convolve,
+    kinds.CONV_INPUT: convolve,
+    kinds.TILED: gather,
+    kinds.TILED_WEIGHT: outer,
+    kinds.TILED_INPUT: gather,
+    kinds.LINEAR: linear,
+    kinds.LINEAR_WEIGHT: linear,
+    kinds.LINEAR_INPUT: linear,
+    kinds.MOMENTS: moments,
+    kinds.SHIFT: shift,
+    kinds.EPILOGUE: epilogue,
+    kinds.POOLED: pooled,
+    kinds.NORM_BACK: norm_back,
+    kinds.EPILOGUE_BACK: epilogue_back,
+    kinds.UNPOOL: unpool,
+    kinds.MEAN: mean,
+    kinds.MEAN_BACK: mean_back,
+    kinds.FLATTEN: flatten,
+    kinds.FLATTEN_BACK: flatten,
+    kinds.DROP: drop,
+    kinds.DROP_BACK: drop_back,
+    kinds.EMBED: embed,
+    kinds.EMBED_BACK: embed_back,
+    kinds.LOSS: softmax_loss,
+}
+_addresses = np.zeros(len(FUNCTIONS), np.int64)  # in this process
+
+
+def addresses(table: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Where the code of each row of a table begins. What is missing is compiled."""
+    found = _addresses[table["kind"]]
+    if not found.all():
+        for kind in set(table["kind"].tolist()):
+            _addresses[kind] = address(FUNCTIONS[kind])
+        found = _addresses[table["kind"]]
+    return found
+
+
+def are_kept(table: npt.NDArray[Any]) -> bool:
+    """Whether nothing that a table needs must be compiled."""
+    return all(is_kept(FUNCTIONS[kind]) for kind in set(table["kind"].tolist()))

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from pagefl.core.layout import Layout
 
-from . import operations as op
-from .operations import OPERATION, SLOTS
+from . import kinds as op
+from .kinds import OPERATION, SLOTS
 from .stages import Stage, stages
 from .tiles import fits
 from .trace import Maps, Node, Trace
@@ -86,8 +86,8 @@ class Table:
             shape = node.shape
             saved["y"] = self._buffer(shape.size)
             saved |= self._product(node, self.trace.nodes[stage.input].shape, stage.input, x, saved["y"])
-        affine = self._affine(stage)
-        if affine == op.NOTHING and stage.residual is None and not stage.relu and stage.pool is None:
+        scaled = stage.norm is not None or stage.bias is not None
+        if not scaled and stage.residual is None and not stage.relu and stage.pool is None:
             self._value[stage.output] = saved["y"]
             return saved
         out = stage.pool.shape if stage.pool is not None else shape
@@ -95,32 +95,26 @@ class Table:
         saved["stats"] = self._buffer(2 * stage.norm.groups) if stage.norm else NOWHERE
         saved["mask"] = self._buffer(out.size) if stage.pool is not None else NOWHERE
         residual = NOWHERE if stage.residual is None else self._value[stage.residual]
-        self._emit(
-            op.EPILOGUE if stage.pool is None else op.POOLED,
-            shape,
-            stage.pool,
-            **self._epilogue(stage),
-            y=saved["y"],
-            out=saved["out"],
-            residual=residual,
-            stats=saved["stats"],
-            mask=saved["mask"],
-            scratch=self._buffer(2 * shape.channels),
-        )
+        fields: dict[str, Any] = {**self._epilogue(stage), "y": saved["y"], "stats": saved["stats"]}
+        fields["scratch"] = self._buffer(2 * shape.channels)
+        self._emit(op.MOMENTS if stage.norm else op.SHIFT, shape, **fields)
+        fields |= {"out": saved["out"], "residual": residual, "mask": saved["mask"]}
+        self._emit(op.EPILOGUE if stage.pool is None else op.POOLED, shape, stage.pool, **fields)
         return saved
 
     def _product(self, node: Node, shape: Maps, source: int, x: int, y: int) -> dict[str, int]:
         if node.kind in ("conv", "linear"):
             lines = source == 0 and self._expanded
-            kind = {"conv": op.LINES if lines else op.CONV, "linear": op.LINEAR}[node.kind]
+            tiled = fits(shape.channels, node.shape.channels)
+            conv = op.LINES if lines else op.TILED if tiled else op.CONV
+            kind = {"conv": conv, "linear": op.LINEAR}[node.kind]
             everywhere = all(2 * pad < size for pad, size in zip(node.padding, node.kernel, strict=True))
-            if kind == op.CONV and not everywhere:  # the middle tap does not meet every output
+            if kind in (op.CONV, op.TILED) and not everywhere:  # the middle tap does not meet every output
                 self._emit(op.ZERO, node.shape, out=y)
             fields: dict[str, Any] = {
                 "weight": self._column(node.weight),
                 "outputs": node.shape.channels,
                 "adds": not everywhere,
-                "tiled": kind == op.CONV and fits(shape.channels, node.shape.channels),
             }
             self._emit(kind, shape, node, x=x, y=y, **fields)
         elif node.kind == "mean":
@@ -162,6 +156,7 @@ class Table:
             full = self._buffer(shape.size)
             scratch = self._buffer(shape.channels)
             pooled: dict[str, Any] = {**fields, "mask": saved["mask"], "scratch": scratch}
+            pooled["bias"] = self._column(stage.bias)  # a norm's gets its gradient with the norm
             bias = writes if stage.norm is None else []
             self._emit(op.UNPOOL, shape, stage.pool, d=d, out=full, writes=bias, **pooled)
             if stage.norm is None:
@@ -170,7 +165,15 @@ class Table:
         out = self._buffer(shape.size) if stage.norm else NOWHERE
         operands: dict[str, Any] = {"x": saved["out"] if fields["relu"] else NOWHERE, "stats": saved["stats"]}
         operands |= {"y": saved["y"] if stage.norm else NOWHERE, "scratch": self._buffer(3 * shape.channels)}
-        self._emit(op.EPILOGUE_BACK, shape, d=d, out=out, writes=writes, **fields, **operands)
+        self._emit(
+            op.NORM_BACK if stage.norm else op.EPILOGUE_BACK,
+            shape,
+            d=d,
+            out=out,
+            writes=writes,
+            **fields,
+            **operands,
+        )
         return out if stage.norm else d
 
     def _product_back(self, node: Node, source: int, saved: dict[str, int], d: int) -> None:
@@ -182,12 +185,11 @@ class Table:
                 "outputs": node.shape.channels,
                 "d": d,
             }
-            kinds = {
-                "conv": (op.LINES_WEIGHT if source == 0 and self._expanded else op.CONV_WEIGHT, op.CONV_INPUT)
-            }
-            kinds["linear"] = (op.LINEAR_WEIGHT, op.LINEAR_INPUT)
-            weight, back = kinds[node.kind]
-            fields["tiled"] = weight == op.CONV_WEIGHT and fits(shape.channels, node.shape.channels)
+            tiled, lines = fits(shape.channels, node.shape.channels), source == 0 and self._expanded
+            weight, back = op.LINEAR_WEIGHT, op.LINEAR_INPUT
+            if node.kind == "conv":
+                weight = op.LINES_WEIGHT if lines else op.TILED_WEIGHT if tiled else op.CONV_WEIGHT
+                back = op.TILED_INPUT if tiled else op.CONV_INPUT
             self._emit(weight, shape, node, x=x, writes=[node.weight], live=self._taps(node, shape), **fields)
             if source != 0:
                 adds = source in self._gradient
@@ -195,7 +197,7 @@ class Table:
                 if node.kind == "conv" and not adds and not _covers(node, shape):
                     self._emit(op.ZERO, shape, out=to)
                     adds = True
-                if fields["tiled"]:  # for the weight that is turned
+                if back == op.TILED_INPUT:  # for the weight that is turned
                     size = node.kernel[0] * node.kernel[1] * shape.channels * node.shape.channels
                     fields["scratch"] = self._buffer(-(-size // self.capacity))
                 self._emit(back, shape, node, out=to, adds=adds, **fields)
@@ -235,16 +237,9 @@ class Table:
             self._gradient[number] = self._buffer(self.trace.nodes[number].shape.size)
         return self._gradient[number]
 
-    def _affine(self, stage: Stage) -> int:
-        return op.NORM if stage.norm is not None else op.BIAS if stage.bias is not None else op.NOTHING
-
     def _epilogue(self, stage: Stage) -> dict[str, Any]:
         norm = stage.norm
-        fields: dict[str, Any] = {
-            "affine": self._affine(stage),
-            "relu": stage.relu,
-            "bias": self._column(stage.bias),
-        }
+        fields: dict[str, Any] = {"relu": stage.relu, "bias": self._column(stage.bias)}
         if norm is not None:
             fields |= {"groups": norm.groups, "number": norm.number}
             fields |= {"weight": self._column(norm.weight), "bias": self._column(norm.bias)}

@@ -6,8 +6,10 @@ Here all taps of four outputs are summed in registers, 16 or 24 channels at a ti
 
 import numpy as np
 
-from ..simd import load, same, spread, store, times_plus
+from ..simd import cut, load, same, spread, store, times_plus
 from .blas import part
+from .kept import operation
+from .kinds import TILED_INPUT
 from .windows import out_size, reach
 
 MOST = 32  # channels; from there on sgemm is as fast
@@ -197,8 +199,25 @@ def meets(op, at, back, n, taps):
 
 
 @part
-def gather(op, back, n, x, weight, y):
+def turn(op, weight, turned):
+    """[tap, in, out] -> [tap, out, in]"""
+    ci, co = op.inputs, op.outputs
+    for tap in range(op.kernel_h * op.kernel_w):
+        for i in range(ci):
+            for o in range(co):
+                turned[(tap * co + o) * ci + i] = weight[(tap * ci + i) * co + o]
+
+
+@operation
+def gather(op, work):
     """y = x * weight, or going back the gradient of the input, of a turned weight."""
+    back, n, arena = op.kind == TILED_INPUT, work.n, work.arena
+    x, y = cut(arena, op.d if back else op.x, len(arena)), cut(arena, op.out if back else op.y, len(arena))
+    weight = cut(work.row, op.weight, len(work.row))
+    if back:
+        turned = cut(arena, op.scratch, len(arena))
+        turn(op, weight, turned)
+        weight = turned
     high, wide = out_size(op)
     ci, co, positions = op.inputs, op.outputs, high * wide
     if back:
@@ -221,19 +240,12 @@ def gather(op, back, n, x, weight, y):
                 taps[t, 1] += width
 
 
-@part
-def turn(op, weight, turned):
-    """[tap, in, out] -> [tap, out, in]"""
-    ci, co = op.inputs, op.outputs
-    for tap in range(op.kernel_h * op.kernel_w):
-        for i in range(ci):
-            for o in range(co):
-                turned[(tap * co + o) * ci + i] = weight[(tap * ci + i) * co + o]
-
-
-@part
-def outer(op, n, x, d, gradient):
+@operation
+def outer(op, work):
     """The gradient of the weight, tap by tap and line by line: what a line needs stays in the cache."""
+    n, arena = work.n, work.arena
+    x, d = cut(arena, op.x, len(arena)), cut(arena, op.d, len(arena))
+    gradient = cut(work.gradient, op.weight, len(work.gradient))
     ci, co = op.inputs, op.outputs
     high, wide = out_size(op)
     width = WIDE if co % WIDE == 0 else NARROW

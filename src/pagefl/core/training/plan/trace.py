@@ -439,8 +439,6 @@ class _Tracer(TorchFunctionMode):
             by_channel = (
                 number.expand(1, *([1] * (x.dim() - 1))) if number.numel() == 1 else number.view(*wanted)
             )
-            if number.numel() > 1 and torch.broadcast_shapes(number.shape, x.shape) != x.shape:
-                raise RuntimeError
             if number.numel() not in (1, entering.shape.channels):
                 raise RuntimeError
             if number.numel() > 1 and not torch.equal(

@@ -1,4 +1,4 @@
-"""Where the windows of convolutions and poolings lie. Compiled by numba."""
+"""Where the windows of convolutions and poolings lie, and how memory is filled. Compiled by numba."""
 
 from .blas import part
 
@@ -15,3 +15,9 @@ def reach(size, tap, stride, pad, outs):
     """The first output that this tap meets the maps at, and the one after the last."""
     first = max(0, (pad - tap + stride - 1) // stride)
     return first, min(outs, (size - 1 + pad - tap) // stride + 1)
+
+
+@part
+def fill(values, number):
+    for j in range(len(values)):
+        values[j] = number
