@@ -293,7 +293,7 @@ def test_exploring_ends_by_its_share_or_when_enough_was_told():
 
 @pytest.mark.parametrize(
     ("bias", "begins", "factor"),
-    [("1:1", 260, 100), ("10:1", 96, 100), ("1:10", 375, 100 ** (2 / 11)), ("1:1000000", 400, 1)],
+    [("1:1", 260, 100), ("10:1", 96, 100), ("1:10", 260, 100 ** (1 - 9 / 22)), ("1:1000000", 260, 10)],
 )
 def test_demand_moves_the_beginning_of_the_decay_and_its_end(bias, begins, factor):
     (side, _), demand = policies(rounds=400), DemandRatio.parse(bias)

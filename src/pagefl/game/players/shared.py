@@ -75,14 +75,13 @@ class PageShared(Players):
 
     def decayed(self, round: int, rounds: int, demand: DemandRatio) -> float:
         """By which factor lr has fallen. Small steps at the end are for the shared model: the more it is in
-        demand, the longer they last. Clients in demand keep large steps, which personalise."""
-        tipped = (demand.server - demand.clients) / (demand.server + demand.clients)
-        least = max(0.0, 1 - self.explore - self.decay)
-        share = self.decay + tipped * (least if tipped > 0 else self.decay)
-        if not self.decay or not share:
+        demand, the longer they last. Clients in demand end with larger steps, which personalise."""
+        if not self.decay:
             return 1.0
+        tipped = (demand.server - demand.clients) / (demand.server + demand.clients)
+        share = self.decay + max(0.0, tipped) * max(0.0, 1 - self.explore - self.decay)
         passed = min(1.0, max(0.0, 1 - (1 - round / rounds) / share))
-        deepest = DEEPEST ** min(1.0, 1 + tipped)
+        deepest = DEEPEST ** (1 + min(0.0, tipped) / 2)
         return float(max(1 / deepest, np.exp(-STEEPEST * share * rounds)) ** passed)
 
 
