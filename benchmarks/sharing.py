@@ -1,7 +1,8 @@
 """page-shared from starts that are right, ten times too small and ten times too large, beside its controls.
 
     python benchmarks/sharing.py RESULTS.jsonl --jobs 2 [--only TEXT]    runs what RESULTS.jsonl does not hold
-    python benchmarks/sharing.py RESULTS.jsonl --table      prints the tables of docs/results/sharing.md
+    python benchmarks/sharing.py RESULTS.jsonl --table          prints the tables of docs/results/sharing.md
+    python benchmarks/sharing.py RESULTS.jsonl --figure PNG     draws its figure
 
 Settings were chosen on seeds 0 to 2 of Synthetic and cifar100-patches; the tables are of other seeds. The
 grid's best is read off the test accuracies, by their sum: what a search would have found with luck.
@@ -32,6 +33,8 @@ TASKS = {
     "shakespeare-mlp": Setting(1.0, 1, 4, 150, (0.1, 0.3, 1.0, 3.0), (1, 2, 4)),
 }
 ALGORITHMS = {"fedavg": "FedAvg", "feddyn": "FedDyn", "scaffold": "SCAFFOLD", "ditto": "Ditto"}
+# its second model is trained as long as the first one
+OWN = {(task, "ditto"): {"name": "ditto", "personal_epochs": own.epochs} for task, own in TASKS.items()}
 SEEDS = (3, 4, 5, 6, 7)
 STARTS = ("×0.1", "×1", "×10")
 CONTROLS = {
@@ -92,7 +95,7 @@ def run(cell: dict) -> dict:
     settings = cell["settings"]
     rounds = pagefl.run(
         task=cell["task"],
-        algorithm=cell["algorithm"],
+        algorithm=OWN.get((cell["task"], cell["algorithm"]), cell["algorithm"]),
         seed=cell["seed"],
         judge_every=settings["rounds"],
         clients_every=0,
@@ -154,13 +157,54 @@ def _best(mine: list[dict], algorithm: str) -> str:
     return f"{_cell(found, algorithm)} {name.removeprefix('grid ')}"
 
 
+def draw(results: list[dict], path: Path) -> None:
+    """Both accuracies from each start: page-shared against the same start left alone."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    task, kinds = (
+        "cifar100-patches",
+        {"page-shared": ("", "#14a06f", 0.12), "as started": ("fixed ", "#8a8f98", -0.12)},
+    )
+    figure, panels = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+    for axes, axis in zip(panels, ("global_accuracy", "personal_accuracy"), strict=True):
+        for label, (prefix, colour, aside) in kinds.items():
+            for marker, begun in zip("vo^", STARTS, strict=True):
+                found = {
+                    a: [
+                        r[axis]
+                        for r in results
+                        if (r["task"], r["algorithm"], r["name"]) == (task, a, prefix + begun)
+                    ]
+                    for a in ALGORITHMS
+                }
+                places = [i + aside for i, a in enumerate(ALGORITHMS) if found[a]]
+                heights = [100 * mean(values) for values in found.values() if values]
+                axes.plot(
+                    places, heights, marker, color=colour, label=f"{label}, lr {begun}", ms=7, alpha=0.85
+                )
+        axes.set_xticks(range(len(ALGORITHMS)), ALGORITHMS.values())
+        axes.set_title({"global_accuracy": "shared model", "personal_accuracy": "clients' own models"}[axis])
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.3)
+    panels[0].set_ylabel("accuracy, %")
+    panels[1].legend(frameon=False, fontsize=8, ncols=2, loc="lower right")
+    figure.savefig(path, dpi=130)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="cells whose key contains all of these words")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
+    if given.figure:
+        draw(read(given.results), given.figure)
+        return
     if given.table:
         print(tables(read(given.results)))
         return
