@@ -289,6 +289,8 @@ def test_exploring_ends_by_its_share_or_when_enough_was_told():
     assert explored(6, 10) == 5  # half of a very short run
     assert explored(100, 200) == 20  # two thousand transitions
     assert explored(6, 200, explore=0.5) == 100
+    assert explored(6, 200, explore=0.0) == 0
+    assert explored(6, 1) == 0
 
 
 @pytest.mark.parametrize(

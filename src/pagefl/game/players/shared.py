@@ -17,7 +17,7 @@ from pagefl.core.arrays import Floats, Integers
 from pagefl.game.protocol import ClientPolicy, Moves, Observation, Outcome, Players, ServerPolicy, Setup
 from pagefl.game.rewards import DemandRatio
 
-from .bounds import Count, NotNegative, Positive, Share
+from .bounds import Count, Factor, NotNegative, Share
 
 NOISE = np.array([1.0, 0.7])  # standard deviations of ln lr and ln epochs while clients explore
 REACH = np.array([1.0, 0.7])  # by how much the point moves in a round at most
@@ -41,14 +41,14 @@ class PageShared(Players):
 
     span: lr stays between the task's lr divided by this and multiplied by it
     epochs_max: largest number of local epochs that can be chosen
-    explore: share of the rounds, from the start, in which clients explore
+    explore: share of the rounds, from the start, in which clients explore; 0: none
     decay: share of the rounds, at the end, in which lr decays
     price: of one epoch, as a share of the loss; more makes epochs rarer
     """
 
     uses_demand = True
 
-    span: Positive = 30.0
+    span: Factor = 30.0
     epochs_max: Count = 20
     explore: Share = 0.15
     decay: Share = 0.35
@@ -71,6 +71,8 @@ class PageShared(Players):
 
     def longest(self, setup: Setup) -> float:
         """Rounds of exploration at most."""
+        if not self.explore:
+            return 0
         return min(max(FEWEST_ROUNDS, self.explore * setup.rounds), setup.rounds / 2)
 
     def decayed(self, round: int, rounds: int, demand: DemandRatio) -> float:
@@ -147,7 +149,7 @@ class PointServer(ServerPolicy):
         super().__init__(setup)
         self.players = players
         self.point = torch.from_numpy(players.first_point(setup))
-        self.exploring = torch.ones(1, dtype=torch.bool)
+        self.exploring = torch.tensor([players.longest(setup) >= 1])
         self.told = torch.zeros(1, dtype=torch.long)  # transitions so far
         self.later = torch.zeros(3, dtype=torch.float64)  # sum and number of the points of the later half
         # round (0: no transition yet), ln lr, ln epochs, score, standardised ln of the loss before
