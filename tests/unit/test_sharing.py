@@ -35,7 +35,8 @@ def seen(loss, demand=FAIR):
 
 def outcome(upload_loss, added=0.0, again=()):
     count = len(upload_loss)
-    return Outcome(*np.ones((3, count)), upload_loss, np.full(count, added), np.isin(np.arange(count), again))
+    shrunk = np.where(np.isin(np.arange(count), again), 0.1, 1.0)
+    return Outcome(*np.ones((3, count)), upload_loss, np.full(count, added), shrunk)
 
 
 def trained(algorithm="fedavg", sizes=(3, 17, 40, 25, 9), **settings):
@@ -175,6 +176,7 @@ def test_a_transition_is_what_a_client_did_and_gained():
     fell = np.array([(1.2 - 0.9 - 0.02) / 1.21, (0.4 - 0.1 - 0.02) / 0.41])
     assert rows[:2, 2] == pytest.approx(fell - 0.01 * epochs[:2], rel=1e-4)
     assert rows[2, 2] == WORST
+    assert np.exp(rows[:, 4]) == pytest.approx([1, 1, 0.1])
     assert np.exp(rows[:, 3]) == pytest.approx([1.2, 0.4, 0.8], rel=1e-5)
 
 
@@ -203,6 +205,17 @@ def test_training_must_lower_the_objective_and_at_first_the_best_rate_is_taken()
     assert side.limits(2, np.arange(2), seen([1.0, 3.0])).tolist() == [1.0, 3.0]
     side.freeze()
     assert side.limits(3, np.arange(2), seen([1.0, 3.0])) is None
+
+
+def test_a_start_far_too_large_is_left_after_one_round():
+    """Two of four clients had to train with a tenth of their lr: the point falls by half a decade."""
+    side, server = policies(clients=4)
+    side.act(1, np.arange(4), seen(np.ones(4)))
+    side.reward(1, np.arange(4), outcome(np.full(4, 0.5), again=[0, 2]))
+    server.update(1, side.experience(np.arange(4)))
+    assert np.exp(server.point[0]) == pytest.approx(0.1 / np.sqrt(10), rel=1e-5)
+    server.update(2, side.experience(np.arange(4)))
+    assert np.exp(server.point[0]) == pytest.approx(0.1 / np.sqrt(10), rel=1e-5)
 
 
 def test_who_gained_the_same_has_the_same_rank():
@@ -251,8 +264,8 @@ def test_the_surface_is_a_ridge_regression():
     """Against least squares on rows that stand for the ridge."""
     _, server = policies(clients=60)
     chance = np.random.default_rng(1)
-    rows = chance.normal(size=(60, 4)) * [0.5, 0.4, 0.2, 1.0] + [np.log(0.1), np.log(4), 0, 0]
-    server.update(1, {"transition": torch.from_numpy(rows)})
+    rows = chance.normal(size=(60, 5)) * [0.5, 0.4, 0.2, 1.0, 0] + [np.log(0.1), np.log(4), 0, 0, 0]
+    server.update(2, {"transition": torch.from_numpy(rows)})
     start = np.log([0.1, 4])
     d = (rows[:, :2] - start) / [1.0, 0.7]
     loss = (rows[:, 3] - rows[:, 3].mean()) / rows[:, 3].std()
@@ -317,12 +330,12 @@ def test_a_short_run_decays_no_faster_than_a_tenth_a_round():
 def test_a_hostile_transition_is_left_out_and_a_crowd_does_not_shorten_memory():
     _, server = policies(clients=3 * KEPT)
     for round in range(1, 9):
-        server.update(round, {"transition": torch.rand(3 * KEPT, 4)})
+        server.update(round, {"transition": torch.rand(3 * KEPT, 5) * torch.tensor([1, 1, 1, 1, 0])})
     assert sorted(set(server.past[:, 0].tolist())) == [0, 3, 4, 5, 6, 7, 8]
     assert int((server.past[:, 0] == 8).sum()) == KEPT
     _, few = policies()
-    bad = torch.rand(6, 4)
-    bad[1, 2], bad[2, 2], bad[3, 0], bad[4, 3] = torch.inf, 1.5, torch.nan, -1e9
+    bad = torch.rand(7, 5) * torch.tensor([1, 1, 1, 1, 0])
+    bad[1, 2], bad[2, 2], bad[3, 0], bad[4, 3], bad[5, 4] = torch.inf, 1.5, torch.nan, -1e9, -1e3
     few.update(1, {"transition": bad})
     assert int(few.told) == 2
 

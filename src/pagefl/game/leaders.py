@@ -64,12 +64,12 @@ class Leaders:
             limits=limits,
         )
         ids = trained.ids
-        again = trained.lr < moves.lr[np.isin(clients, ids)]
+        shrunk = trained.lr / moves.lr[np.isin(clients, ids)]
         scores = trained.test if self.terms.released else trained.train
         rewards = reward(scores.loss, self.terms.penalty)
         if len(ids) and self.rewarded:
             paid = rewards * orders.demand.clients
-            outcome = Outcome(paid, scores.accuracy, scores.loss, trained.upload.loss, trained.added, again)
+            outcome = Outcome(paid, scores.accuracy, scores.loss, trained.upload.loss, trained.added, shrunk)
             self.policy.reward(round, ids, outcome)
         told = table(self.half.size)
         told |= {SIZE: self.half.sizes.astype(np.float64)}

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pagefl.agents.ddpg import Losses
 from pagefl.core.algorithm import State
@@ -86,7 +85,7 @@ class Outcome(NamedTuple):
     loss: Floats
     upload_loss: Floats  # of what the client uploads; for most algorithms that is its own model
     added: Floats  # by how much what the algorithm adds to the loss of the upload has changed by training
-    again: npt.NDArray[np.bool_]  # who has trained again, with a smaller lr than its move
+    shrunk: Floats  # by which factor of its lr a client trained in the end; below 1: it trained again
 
 
 class ClientPolicy:

@@ -1,8 +1,9 @@
 """PAGE with one point of lr and epochs for all clients, which they search together.
 
-In the first rounds each client tries a move near the point and tells four numbers: its lr, its epochs, by
-which share its objective fell, and how large its loss was before. The server fits a surface to what the last
-rounds told and moves the point to its top. Then all play the point, and the learning rate decays at the end.
+In the first rounds each client tries a move near the point and tells five numbers: its lr, its epochs, by
+which share its objective fell, how large its loss was before, and by how much lr had to shrink. The server
+fits a surface to what the last rounds told and moves the point to its top. Then all play the point, and the
+learning rate decays at the end.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ ENOUGH_ROUNDS, ENOUGH_TOLD = 20, 2000  # rounds and transitions after which it e
 RECENT, ROWS = 6, 400  # the surface is fitted to the transitions of so many rounds, and to as many at least
 ENOUGH_FITTED = 40  # transitions below which the point stays
 KEPT = 200  # transitions of a round that the server keeps
-LARGEST = 50.0  # logarithm that a client can send
+LARGEST, SMALLEST = 50.0, -7.0  # logarithms that a client can send: at most three tenths of a rate
 RIDGE = 1.0
 FLOOR = 0.01  # added to a loss before it divides: a client with one class must not outweigh all others
 WORST = -10.0  # the gain of a client that had to train again
@@ -94,7 +95,8 @@ class SearchingClients(ClientPolicy):
         super().__init__(setup)
         self.players = players
         self.point = torch.tensor([*players.first_point(setup), 1.0], dtype=torch.float32)
-        self.transition = torch.zeros(setup.clients, 4)  # ln lr, ln epochs, gain, ln of the loss before
+        # ln lr, ln epochs, gain, ln of the loss before, ln of the factor by which lr had to shrink
+        self.transition = torch.zeros(setup.clients, 5)
 
     @property
     def received(self) -> State:
@@ -114,7 +116,7 @@ class SearchingClients(ClientPolicy):
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + clients).tolist())
             point = self.players.within(point + NOISE * rng.normals(keys, 2), self.setup)
             loss = np.log(np.maximum(seen.loss, 1e-3))
-            rows = np.column_stack([point, np.full(len(clients), WORST), loss])
+            rows = np.column_stack([point, np.full(len(clients), WORST), loss, np.zeros(len(clients))])
             self.transition[torch.from_numpy(clients)] = torch.from_numpy(rows).float()
         epochs = np.maximum(1, np.rint(np.exp(point[:, 1]))).astype(np.int64)
         return Moves(
@@ -135,8 +137,9 @@ class SearchingClients(ClientPolicy):
         before = np.exp(self.transition[who, 3].double().numpy())
         fell = (before - outcome.upload_loss - outcome.added) / (before + FLOOR)
         paid = fell - self.players.price * np.rint(np.exp(self.transition[who, 1].double().numpy()))
-        gain = np.where(outcome.again, WORST, np.clip(paid, WORST, 1.0))
+        gain = np.where(outcome.shrunk < 1, WORST, np.clip(paid, WORST, 1.0))
         self.transition[who, 2] = torch.from_numpy(gain).float()
+        self.transition[who, 4] = torch.from_numpy(np.log(outcome.shrunk)).float()
 
     def experience(self, clients: Integers) -> State:
         return {"transition": self.transition[torch.from_numpy(clients)]}
@@ -171,6 +174,9 @@ class PointServer(ServerPolicy):
             chosen = rng.stream(self.setup.seed, "kept lessons", round).choice(len(rows), KEPT, replace=False)
             rows = rows[np.sort(chosen)]
         self.told += len(rows)
+        if round == 1 and len(rows):  # a start that is far too large is left at once
+            self.point[0] += rows[:, 4].mean()
+            self.point.copy_(torch.from_numpy(self.players.within(self.point.numpy(), self.setup)))
         if len(rows) > 1:
             past = self._remember(round, rows)
             if len(past) >= ENOUGH_FITTED:
@@ -210,8 +216,9 @@ class PointServer(ServerPolicy):
 
     def _sound(self, rows: Floats) -> Floats:
         """The rows that a client can have sent."""
-        gain, rest = rows[:, 2], np.abs(rows[:, [0, 1, 3]])
-        return np.asarray(rows[(gain >= WORST) & (gain <= 1) & (rest < LARGEST).all(1)])
+        gain, shrunk, rest = rows[:, 2], rows[:, 4], np.abs(rows[:, [0, 1, 3]])
+        known = (gain >= WORST) & (gain <= 1) & (shrunk >= SMALLEST) & (shrunk <= 0)
+        return np.asarray(rows[known & (rest < LARGEST).all(1)])
 
     @property
     def tensors(self) -> State:
