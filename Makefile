@@ -1,9 +1,9 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# tests go to whichever process is free, in the order of tests/conftest.py; those of a group, which share something
-# expensive, to the same one. Three for two cores: tests of real nodes mostly wait.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+# tests go to whichever core is free, in the order of tests/conftest.py; those of a group, which share something
+# expensive, to the same one
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"

@@ -22,7 +22,7 @@ from pagefl.deploy.local import Local, started
 from pagefl.experiments import spec as specs
 from pagefl.runtime import checkpoint, record
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]  # one after another: they mostly wait
+pytestmark = pytest.mark.slow
 NEVER = {"when": "never"}  # a personal step is two more messages to every node; one test takes it
 SECONDS = 1200.0  # a busy machine is slow, and only what never ends fails
 

@@ -127,9 +127,10 @@ def batch_of(x: torch.Tensor, dtype=torch.float32, offset=None) -> Batch:
 
 
 def no_farther(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor, digits: float) -> None:
-    """Twice torch's own distance from the truth, and a few units in the last place of the whole."""
+    """Three times torch's own distance from the truth, and a few units in the last place of the whole: both
+    distances are sums of a few roundings, and so partly luck."""
     unit = digits * float(truth.norm())
-    assert float((ours - truth).norm()) <= 2 * float((theirs - truth).norm()) + unit
+    assert float((ours - truth).norm()) <= 3 * float((theirs - truth).norm()) + unit
 
 
 def compare(

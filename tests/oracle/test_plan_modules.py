@@ -127,8 +127,7 @@ def agrees(module: nn.Module, x: torch.Tensor) -> None:
     assert float((found - wanted).norm()) <= 1e-3 * float(wanted.norm()) + 1e-6
 
 
-# The same draws every time: where a relu's input is zero but for rounding, its slope is a matter of luck.
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 8), st.integers(0, 5)), max_size=8),
     st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
