@@ -358,12 +358,12 @@ def test_the_personal_step_is_searched_around_the_point():
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "factor"), [("fedavg", 10), ("scaffold", 0.1)])
 def test_a_start_ten_times_wrong_is_mended(algorithm, factor):
-    """A small network on real data: within two points of what the task's own lr gives, on both axes."""
+    """A small network on real data: within four points of what the task's own lr gives, on both axes."""
     options = {"task": "digits", "algorithm": algorithm, "rounds": 40, "judge_every": 40, "workers": 1}
     good = pagefl.run(**options).rounds[-1]
     wrong = pagefl.run(**options, players="page-shared", lr=0.1 * factor).rounds[-1]
     for axis in ("global_accuracy", "personal_accuracy"):
-        assert wrong[axis] > good[axis] - 0.02
+        assert wrong[axis] > good[axis] - 0.04
 
 
 def test_frozen_players_neither_explore_nor_learn():
