@@ -159,7 +159,9 @@ def test_a_client_above_its_limit_trains_again_with_a_tenth_of_the_rate(algorith
 
 def test_who_is_below_its_limit_trains_once():
     (cautious, ids), (plain, _) = started("fedavg"), started("fedavg")
-    first = cautious.clients.train(3, ids, np.full(3, 0.3), np.full(3, 3), limits=np.full(3, 1e9))
+    first = cautious.clients.train(
+        3, ids, np.full(3, 0.3), np.full(3, 3), uploads="reward", limits=np.full(3, 1e9)
+    )
     second = plain.clients.train(3, ids, np.full(3, 0.3), np.full(3, 3))
     assert first.gradients == second.gradients
     assert torch.equal(cautious.uploads["model"], plain.uploads["model"])

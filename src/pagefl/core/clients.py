@@ -97,9 +97,8 @@ class ClientHalf:
 
         `roles`: the splits on which personal models are evaluated. `before`: the clients on whose test data
         the shared model is; everybody if it is None. `uploads`: the split on which uploads are evaluated.
-        `limits`: a
-        client whose upload has a larger objective (its loss, and what the algorithm adds) trains again with a
-        tenth of the learning rate, and again, as long as that lowers it.
+        `limits`: a client whose upload has a larger objective there (its loss, and what the algorithm adds)
+        trains again with a tenth of the learning rate, as long as that lowers it.
         """
         self.has_stepped = False
         before = np.arange(self.size) if before is None else before
@@ -190,13 +189,11 @@ class ClientHalf:
         """The outcome, what was added to losses, the learning rates used, and the gradients spent."""
         stack = self._stack(job, self.storage.kept)
         outcome = self._local(stack)
-        added = np.full(len(job.ids), np.nan)
-        if job.uploads:
-            added = objective.added(stack, objective.uploaded(outcome))
-        if job.limits is None:
+        added = self._added(stack, outcome) if job.uploads else np.full(len(job.ids), np.nan)
+        if job.uploads is None or job.limits is None:
             return outcome, added, job.lr, stack.gradients
         lr, gradients = job.lr.copy(), stack.gradients
-        best = self._objective(stack, outcome, job)
+        best = self._uploaded_loss(stack, outcome, job.uploads) + added
         again = np.flatnonzero(~(best <= job.limits))
         for _ in range(TRIES):
             if not len(again):
@@ -205,7 +202,7 @@ class ClientHalf:
             stack = self._stack(some, self.storage.kept)
             second = self._local(stack)
             gradients += stack.gradients
-            found = self._objective(stack, second, job)
+            found = self._uploaded_loss(stack, second, job.uploads) + self._added(stack, second)
             better = ~(best[again] <= found)
             again, found = again[better], found[better]
             best[again] = found
@@ -226,11 +223,14 @@ class ClientHalf:
         )
         return outcome
 
-    def _objective(self, stack: Stack, outcome: Local, job: Job) -> Floats:
-        """What the algorithm asks each client to minimise, of what it uploads; NaN if it diverged."""
+    def _added(self, stack: Stack, outcome: Local) -> Floats:
+        return objective.added(stack, objective.uploaded(outcome))
+
+    def _uploaded_loss(self, stack: Stack, outcome: Local, role: str) -> Floats:
+        """NaN for who diverged."""
         rows = objective.uploaded(outcome)
-        loss = self.model.score(rows, self.data[job.uploads or "reward"], stack.ids).loss
-        return np.asarray(np.where(np.isfinite(loss), loss + objective.added(stack, rows), np.nan))
+        loss = self.model.score(rows, self.data[role], stack.ids).loss
+        return np.where(np.isfinite(loss), loss, np.nan)
 
     def _try(self, job: Job) -> tuple[Floats, int]:
         if self.holds_out:

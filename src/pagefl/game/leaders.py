@@ -60,7 +60,7 @@ class Leaders:
             *moves,
             roles=("test",) * tested + (self.role,) * self.rewarded,
             before=np.union1d(clients, self._here(orders.sample)) if orders.judged else NOBODY,
-            uploads=self.role if self.policy.uses_upload_loss else None,
+            uploads=self.role if self.policy.uses_upload_loss or limits is not None else None,
             limits=limits,
         )
         ids = trained.ids
