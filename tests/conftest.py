@@ -9,7 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))  # tests share `federations` and `process_state`
 torch.set_num_threads(1)  # tests run side by side; two threads each only wait for one another
 # The same draws in every run: a bound between two rounding errors holds for most, not for all.
-hypothesis.settings.register_profile("the same draws", derandomize=True)
+hypothesis.settings.register_profile("the same draws", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("the same draws")
 
 from process_state import process_state_kept  # noqa: E402

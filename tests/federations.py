@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pagefl import Algorithm, FederatedData, Task
 from pagefl.core.algorithm import State
+from pagefl.core.block import Block
 from pagefl.core.clients import ClientHalf
 from pagefl.core.examples import Splits
 from pagefl.core.jobs import Trained
@@ -131,8 +132,9 @@ class Federation:
         row: Tensor,
         chunk: int | None = None,
     ) -> "Federation":
-        clients = ClientHalf(model, algorithm, splits.of_clients, training, row=row, chunk=chunk)
-        uploads = clients.storage.uploads
+        block = Block(model, algorithm, splits.of_clients, training, row=row)
+        clients = ClientHalf(block, algorithm, training, chunk=chunk or model.chunk, group=64)
+        uploads = block.storage.uploads
         server = ServerHalf(
             model, algorithm, splits.of_server, training, row=row, clients=clients.size, uploads=uploads
         )
@@ -157,11 +159,11 @@ class Federation:
 
     @property
     def personal(self) -> Tensor:
-        return self.clients.storage.personal
+        return self.clients.block.storage.personal
 
     @property
     def kept(self) -> State:
-        return self.clients.storage.kept
+        return self.clients.block.storage.kept
 
     def state(self) -> State:
         return {**self.server.state(), **self.clients.state()}

@@ -194,7 +194,7 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
                 return [simulation.work(job) for job in jobs]
 
         clients, server = simulation.clients, simulation.server
-        clients.run_jobs = server.run_jobs = work_alone
+        simulation.block.run = server.run_jobs = work_alone
         return clients, server, halves.setup_of(own, clients.size), halves.terms_of(own)
 
     seed, ranges = first.seed, certificates.ranges_of(first)

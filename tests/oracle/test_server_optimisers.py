@@ -26,6 +26,7 @@ from pagefl.core.training.batches import draw
 from pagefl.core.training.linear import LinearModel
 from pagefl.core.training.model import StackedModel
 from pagefl.core.training.stack import Training
+from pagefl.core.uploaded import Here, Uploaded
 
 SEED = 5
 LR = [0.3, 0.05, 0.1, 0.5, 0.2]
@@ -215,7 +216,9 @@ def test_fedexp_with_a_large_epsilon_is_fedavg():
 
 def extrapolated(uploads: Tensor, weights: Tensor) -> Tensor:
     server = {"model": torch.zeros(uploads.shape[1])}
-    return FedExp(epsilon=1e-12).aggregate(server, {"model": uploads}, weights, 1.0)["model"]
+    sent = Here({"model": uploads, "squared": uploads.square().sum(1, keepdim=True)})
+    uploaded = Uploaded(sent, np.arange(len(uploads)))
+    return FedExp(epsilon=1e-12).aggregate(server, uploaded, weights, 1.0)["model"]
 
 
 def test_fedexp_with_equal_uploads_is_fedavg():

@@ -149,7 +149,9 @@ def test_what_is_observed_and_told():
         clients, server = env.stages.clients, env.stages.server
         if agent == SERVER:
             expected = [accuracy(row, splits.game.x, splits.game.y) for row in server.uploads["model"]]
-            own = [accuracy(row, *splits.train.client(i)) for i, row in enumerate(clients.storage.personal)]
+            own = [
+                accuracy(row, *splits.train.client(i)) for i, row in enumerate(clients.block.storage.personal)
+            ]
             assert [env.infos[f"client {i}"]["accuracy"] for i in range(CLIENTS)] == pytest.approx(own)
         else:
             expected = [accuracy(server.model_row, *splits.train.client(int(agent.split()[1])))]

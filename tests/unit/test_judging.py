@@ -115,7 +115,7 @@ def looks(halves, of, settings, size: int) -> int:
         [of.data.test.client(0)],
         (torch.zeros(size, 6), torch.zeros(size, dtype=torch.long)),
     )
-    begin = halves.start(of, FedAvg(), settings, server.train)
+    begin = halves.start(of.fresh_module(settings.seed), FedAvg(), settings, server.train)
     return len(halves.server_half(begin, server.of_server, 1).samples["game"].y)
 
 

@@ -106,7 +106,7 @@ def objective(algorithm, federation, client, row, sent, kept):
     if algorithm == "fedprox":
         return 1e-4 / 2 * float((row - sent).square().sum())
     if algorithm == "scaffold":
-        correction = federation.clients.sent["control"][0].double() - kept["control"][client].double()
+        correction = federation.clients.block.sent["control"][0].double() - kept["control"][client].double()
         return float(correction @ row)
     if algorithm == "feddyn":
         sizes = federation.clients.sizes
@@ -120,11 +120,11 @@ def objective(algorithm, federation, client, row, sent, kept):
 def test_what_an_algorithm_adds_to_the_loss_is_what_its_paper_says(algorithm):
     federation, ids = started(algorithm)
     half = federation.clients
-    sent = {name: rows.clone() for name, rows in half.sent.items()}
-    kept = {name: rows.clone() for name, rows in half.storage.kept.items()}
+    sent = {name: rows.clone() for name, rows in half.block.sent.items()}
+    kept = {name: rows.clone() for name, rows in half.block.storage.kept.items()}
     found = half.train(3, ids, np.full(3, 0.3), np.full(3, 3), uploads="reward").added
     for client in ids:
-        row = half.storage.uploads["model"][client]
+        row = half.block.storage.uploads["model"][client]
         change = objective(algorithm, federation, client, row, sent, kept) - objective(
             algorithm, federation, client, sent["model"][0], sent, kept
         )

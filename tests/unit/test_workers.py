@@ -12,7 +12,7 @@ import pytest
 from federations import QUICK, task
 
 import pagefl
-from pagefl.core.clients import ClientHalf
+from pagefl.core.block import Block
 
 
 def bits(run) -> dict[str, bytes]:
@@ -42,7 +42,7 @@ def dying(work, marker: Path, deaths: int):
 def test_a_piece_whose_worker_died_is_done_again(name, monkeypatch, tmp_path):
     options = {"algorithm": {"name": name, **QUICK.get(name, {})}, "rounds": 3, "workers": 2, "chunk": 2}
     straight = pagefl.run(task=task("mlp"), **options)
-    monkeypatch.setattr(ClientHalf, "work", dying(ClientHalf.work, tmp_path / "death", 2))
+    monkeypatch.setattr(Block, "work", dying(Block.work, tmp_path / "death", 2))
     said: list[str] = []
     disturbed = pagefl.run(task=task("mlp"), **options, say=said.append)
     assert len(list(tmp_path.iterdir())) == 2
@@ -52,7 +52,7 @@ def test_a_piece_whose_worker_died_is_done_again(name, monkeypatch, tmp_path):
 
 
 def test_work_that_kills_every_worker_ends_in_a_sentence(monkeypatch, tmp_path):
-    monkeypatch.setattr(ClientHalf, "work", dying(ClientHalf.work, tmp_path / "death", 1000))
+    monkeypatch.setattr(Block, "work", dying(Block.work, tmp_path / "death", 1000))
     with pytest.raises(
         pagefl.UserError, match=r"3 worker processes died of the same piece of work .* fewer `workers`"
     ):
@@ -69,7 +69,7 @@ def test_no_memory_is_one_sentence(workers, error, monkeypatch):
     def work(self, job):
         raise error
 
-    monkeypatch.setattr(ClientHalf, "work", work)
+    monkeypatch.setattr(Block, "work", work)
     with pytest.raises(pagefl.UserError, match="there is not enough memory"):
         pagefl.run(task=task("mlp"), rounds=3, workers=workers)
 

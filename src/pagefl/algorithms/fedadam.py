@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, State
+from pagefl.core.uploaded import Uploaded
 
 from .bounds import Decay, Positive
 
@@ -31,8 +32,8 @@ class FedAdam(Algorithm):
     def server_state(self, row: Tensor) -> State:
         return {"model": row, "mean": torch.zeros_like(row), "square": torch.full_like(row, self.tau**2)}
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        update = weights @ uploads["model"] - server["model"]
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
+        update = uploads.sum("model", weights) - server["model"]
         mean = self.beta1 * server["mean"] + (1 - self.beta1) * update  # (1) of its page
         square = self.beta2 * server["square"] + (1 - self.beta2) * update.square()  # (2)
         step = self.server_lr * mean / (square.sqrt() + self.tau)  # (3)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, State
+from pagefl.core.uploaded import Uploaded
 
 from .bounds import Decay, Positive
 
@@ -27,7 +28,7 @@ class FedAvgM(Algorithm):
     def server_state(self, row: Tensor) -> State:
         return {"model": row, "velocity": torch.zeros_like(row)}
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        update = weights @ uploads["model"] - server["model"]
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
+        update = uploads.sum("model", weights) - server["model"]
         velocity = self.server_momentum * server["velocity"] + update  # (1) of its page
         return {"model": server["model"] + self.server_lr * velocity, "velocity": velocity}  # (2)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, Clients, Local, State
 from pagefl.core.layout import Layout
+from pagefl.core.uploaded import Uploaded
 
 from .bounds import Positive
 
@@ -38,8 +39,8 @@ class FedDyn(Algorithm):
         rows = clients.train(sent, mu=alpha, anchor=sent, shift=alpha[:, None] * moved)
         return Local(upload={"model": rows}, personal=rows, kept={"moved": moved + rows - sent})  # (2)
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        mean = uploads["model"].mean(0)
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
+        mean = uploads.mean("model")
         # (3), h = -alpha * moved: absent clients have not moved
         moved = server["moved"] + share * (mean - server["model"])
-        return {"model": weights @ uploads["model"] + moved, "moved": moved}
+        return {"model": uploads.sum("model", weights) + moved, "moved": moved}

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from pagefl.core.algorithm import Algorithm, State
+from pagefl.core.algorithm import Algorithm, Clients, Local, State
+from pagefl.core.layout import Layout
+from pagefl.core.uploaded import Uploaded
 
 from .bounds import Positive
 
@@ -21,10 +22,19 @@ class FedExp(Algorithm):
 
     epsilon: Positive = 1e-3
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
+    def upload_state(self, row: Tensor, layout: Layout) -> State:
+        return {"model": row, "squared": row.new_zeros(1)}
+
+    def local(self, clients: Clients) -> Local:
+        sent = clients.sent["model"]
+        rows = clients.train(sent)
+        # squared norms of the updates: the server then needs no single model
+        squared = (rows - sent).square().sum(1, keepdim=True)
+        return Local(upload={"model": rows, "squared": squared}, personal=rows)
+
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
         model = server["model"]
-        update = weights @ uploads["model"] - model
-        # One after the other: all differences at once would take as much memory as the uploads.
-        lengths = torch.stack([(row - model).square().sum() for row in uploads["model"]])
-        step = 0.5 * (weights @ lengths) / (update.square().sum() + self.epsilon)  # (1) of its page
+        update = uploads.sum("model", weights) - model
+        squared = uploads.sum("squared", weights)
+        step = 0.5 * squared / (update.square().sum() + self.epsilon)  # (1) of its page
         return {"model": model + step.clamp(min=1.0) * update}  # (2)

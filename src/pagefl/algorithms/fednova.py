@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, Clients, Local, State
 from pagefl.core.layout import Layout
+from pagefl.core.uploaded import Uploaded
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class FedNova(Algorithm):
         length = trained.length * repeated.to(clients.lr)
         return Local(upload={"model": trained.rows, "length": length[:, None]}, personal=trained.rows)
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
         length = uploads["length"][:, 0]
         # (2) and (3) of its page: every update is made as long as the mean one
         scaled = weights * (weights @ length) / length
-        return {"model": (1 - scaled.sum()) * server["model"] + scaled @ uploads["model"]}
+        return {"model": (1 - scaled.sum()) * server["model"] + uploads.sum("model", scaled)}
 
 
 def gradients(steps: Tensor, momentum: float) -> Tensor:

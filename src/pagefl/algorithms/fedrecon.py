@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pagefl.core.algorithm import Clients, Local, State
+from pagefl.core.uploaded import Uploaded
 
 from .bounds import Count, Positive, Share
 from .shared_body import SharedBody
@@ -37,8 +38,7 @@ class FedRecon(SharedBody):
         rows = clients.train(whole, columns=clients.layout.body, part=(self.support, 1.0))
         return Local(upload={"body": rows[:, clients.layout.body]}, personal=rows)
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        body = uploads["body"].shape[1]
-        model = server["model"].clone()
-        model[:body] += self.server_lr * (weights @ uploads["body"] - model[:body])
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
+        body, model = uploads.sum("body", weights), server["model"].clone()
+        model[: len(body)] += self.server_lr * (body - model[: len(body)])
         return {"model": model}

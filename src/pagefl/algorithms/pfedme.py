@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, Clients, Local, State
+from pagefl.core.uploaded import Uploaded
 
 from .bounds import Count, NotNegative, Positive
 
@@ -41,5 +42,5 @@ class PFedMe(Algorithm):
         assert w is not None
         return Local(upload={"model": w}, personal=theta)
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        return {"model": (1 - self.beta) * server["model"] + self.beta * (weights @ uploads["model"])}
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
+        return {"model": (1 - self.beta) * server["model"] + self.beta * uploads.sum("model", weights)}

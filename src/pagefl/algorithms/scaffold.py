@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, Clients, Local, State
 from pagefl.core.layout import Layout
+from pagefl.core.uploaded import Uploaded
 
 from .bounds import Part
 
@@ -66,7 +67,7 @@ class Scaffold(Algorithm):
         upload = {"model": rows, "control": relative * change, **({"length": length} if self.bounded else {})}
         return Local(upload=upload, personal=rows, kept={"control": own + change})
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        control = server["control"] + share * uploads["control"].mean(0)  # (5)
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
+        control = server["control"] + share * uploads.mean("control")  # (5)
         median = {"length": uploads["length"].median(0).values} if self.bounded else {}
-        return {"model": weights @ uploads["model"], "control": control, **median}
+        return {"model": uploads.sum("model", weights), "control": control, **median}

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, State
 from pagefl.core.layout import Layout
+from pagefl.core.uploaded import Uploaded
 
 
 class SharedBody(Algorithm):
@@ -20,6 +21,6 @@ class SharedBody(Algorithm):
         body = upload["body"]
         return torch.cat([body, sent[:, body.shape[1] :].expand(len(body), -1)], dim=1)
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        body = weights @ uploads["body"]
+    def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
+        body = uploads.sum("body", weights)
         return {"model": torch.cat([body, server["model"][len(body) :]])}

@@ -92,9 +92,9 @@ def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, 
         for _ in range(warm):
             rounds.play()
         for part, owner, name in (
-            ("training", simulation.clients.model, "descend"),
-            ("evaluation", simulation.clients.model, "score"),
-            ("evaluation", simulation.clients.model, "accuracies"),
+            ("training", simulation.block.model, "descend"),
+            ("evaluation", simulation.block.model, "score"),
+            ("evaluation", simulation.block.model, "accuracies"),
             ("client agents", leaders.policy, "observe"),
             ("client agents", leaders.policy, "act"),
             ("client agents", leaders.policy, "reward"),
@@ -109,7 +109,7 @@ def _split(clients: int, players: Players, warm: int, quick: bool) -> dict[str, 
         epochs = sum(rounds.play()[0]["mean_epochs"] for _ in range(timed)) / timed
         total = perf_counter() - start
     spent["the rest"] = total - sum(spent.values())
-    size = simulation.clients.storage.personal.nbytes
+    size = simulation.block.storage.personal.nbytes
     return {
         "seconds_per_round": total / timed,
         "mean_epochs": epochs,

@@ -85,7 +85,7 @@ def _path(task: str) -> str | None:
     except UserError:
         return None
     with one_numeric_mode():
-        return halves.start(made, spec.make_algorithm(), spec, examples).model.how
+        return halves.start(made.fresh_module(spec.seed), spec.make_algorithm(), spec, examples).model.how
 
 
 def _show_settings(wanted: str | None) -> None:

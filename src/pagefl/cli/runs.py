@@ -47,6 +47,14 @@ def run(
         str | None,
         typer.Option(metavar="INTEGER", help="Worker processes; they change speed, never results."),
     ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(help="local (worker processes) or ray (actors of a cluster); the same results."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of a running Ray cluster: auto or HOST:PORT.", show_default="a Ray of its own"),
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")
     ] = None,
@@ -75,6 +83,8 @@ def run(
         "epochs": epochs,
         "participation": participation,
         "workers": workers,
+        "executor": executor,
+        "address": address,
     }
     for name, value in options.items():  # as strings: the spec checks them all
         if value is not None:

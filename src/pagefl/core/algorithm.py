@@ -10,6 +10,7 @@ from .layout import Layout
 
 if TYPE_CHECKING:
     from .training.descent import Batch, Descended, Sgd
+    from .uploaded import Uploaded
 
 State = dict[str, Tensor]
 
@@ -142,8 +143,11 @@ class Algorithm:
         """
         return upload.get("model", sent)
 
-    def aggregate(self, server: State, uploads: State, weights: Tensor, share: float) -> State:
-        """The server's next state. `weights` sum to one over the uploads; `share` is their part of all."""
+    def aggregate(self, server: State, uploads: "Uploaded", weights: Tensor, share: float) -> State:
+        """The server's next state. `weights` sum to one over the uploads; `share` is their part of all.
+
+        `uploads.sum(name, weights)` adds rows up where they lie. `uploads[name]` fetches all of them.
+        """
         if not uploads:
             return server
-        return {**server, "model": weights @ uploads["model"]}
+        return {**server, "model": uploads.sum("model", weights)}

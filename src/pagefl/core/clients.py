@@ -1,85 +1,64 @@
-"""ClientHalf: a block of clients.
+"""ClientHalf: the clients of a federation, or some of them. It divides their work into jobs and joins the
+answers. Their data and rows are in a block, or in several; the server is elsewhere."""
 
-Their data, kept rows and personal models are here; the server is elsewhere.
-"""
-
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from . import checks, objective, personal
-from .algorithm import Algorithm, Facts, Local, State
-from .arrays import Floats, Integers, finite
-from .errors import UserError
+from .algorithm import Algorithm, State
+from .arrays import Floats, Integers
+from .block import STEPPED, adapts
 from .evaluate import Scores
-from .examples import ClientData, Examples
-from .jobs import EVALUATED_TOGETHER, Job, Trained, in_parts, join, unknown
+from .jobs import EVALUATED_TOGETHER, Job, Trained, join, pieces, unknown
 from .personal import Step, Trials, Tuned
-from .storage import Allocate, Storage, named
-from .training.model import Model
-from .training.stack import Stack, Training
+from .training.stack import Training
 
-TRIES = 3  # of a client above its limit: each with a tenth of the learning rate
-STEPPED = "stepped"
+
+class Blocks(Protocol):
+    """Where the clients' data and rows are: one `Block` in this process, or several on a cluster."""
+
+    @property
+    def sizes(self) -> Integers:
+        """The number of training examples of each client."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep anything between rounds."""
+
+    def receive(self, sent: State) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        """Does jobs, and returns their answers in the same order."""
+
+    def state(self, stepped: bool) -> State: ...
+
+    def load(self, state: State) -> None: ...
 
 
 class ClientHalf:
     def __init__(
         self,
-        model: Model,
+        block: Blocks,
         algorithm: Algorithm,
-        data: ClientData,
         training: Training,
         *,
-        row: Tensor,
-        chunk: int | None = None,
+        chunk: int,
+        group: int,
         first: int = 0,
         steps: bool = True,
-        allocate: Allocate = torch.zeros,
     ) -> None:
-        """`row`: the model at the start. `chunk`: rows trained together. `first`: the number of the block's
-        first client. `steps`: whether there will be a personal step. `allocate`: makes the zeros that workers
-        share."""
-        if algorithm.needs_body and model.layout.body.stop == 0:
-            name = type(algorithm).__name__
-            raise UserError(
-                f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer"
-            )
-        self.model, self.algorithm, self.training, self.first = model, algorithm, training, first
-        self.data = {
-            "train": self._checked(data.train, "train", row),
-            "test": self._checked(data.test, "test", row),
-        }
-        self.data["reward"] = (
-            self._checked(data.holdout, "holdout", row) if data.holdout else self.data["train"]
-        )
-        self.holds_out = data.holdout is not None
-        self.size = len(data.train)
-        self.sizes: Integers = data.train.sizes.numpy()
-        # of the whole federation, as far as this block knows
-        self.mean_size = float(data.train.sizes.double().mean())
-        self.chunk = chunk or model.chunk
-        self.run_jobs: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
-        classes = model.logits(row[None], self.data["train"].x[None, :1].clone()).shape[-1]
-        self.class_counts = class_counts(data.train, classes)
-        server = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
-        sent = checks.sent(algorithm, algorithm.send(server), row)
-        self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
-        self.receive(sent)
-        kept = checks.client_state(algorithm, algorithm.client_state(row, model.layout))
-        uploads = algorithm.upload_state(row, model.layout) if declared(algorithm) else self._rehearsed(kept)
-        self.storage = Storage(algorithm, row, kept, uploads, self.size, allocate)
-        # models after the personal step
-        self.stepped = allocate([self.size if steps else 0, *row.shape], dtype=row.dtype)
+        """`chunk`: rows trained together. `group`: clients whose work may be one job. `first`: the number of
+        the first client. `steps`: whether there will be a personal step."""
+        self.block, self.algorithm, self.training = block, algorithm, training
+        self.chunk, self.group, self.first, self.steps = chunk, group, first, steps
+        self.sizes, self.size = block.sizes, len(block.sizes)
+        self.mean_size = float(block.sizes.mean())  # of the whole federation, as far as it is known here
         self.has_stepped = False
 
     def receive(self, sent: State) -> None:
         """What the server has sent."""
-        for name, value in sent.items():
-            self.sent[name][0] = value
+        self.block.receive(sent)
 
     def train(
         self,
@@ -102,22 +81,24 @@ class ClientHalf:
         """
         self.has_stepped = False
         before = np.arange(self.size) if before is None else before
-        sizes = self.sizes[ids]
-        order = np.argsort(-epochs * -(-sizes // self.training.batch_size), kind="stable")
-        pieces = [order[part] for part in in_parts(len(order), self.chunk)]
+        steps = epochs * -(-self.sizes[ids] // self.training.batch_size)
+        # those that take as long are trained together, and the longest first
+        parts = pieces(self.first + ids, self.group, self.chunk, steps)
+        parts.sort(key=lambda part: -steps[part[0]])
+        order = np.concatenate([*parts, np.empty(0, np.int64)])
         jobs = [
             Job(
                 *("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads),
                 limits=None if limits is None else limits[p],
             )
-            for p in pieces
+            for p in parts
         ]
         evaluations = self._evaluations("test", round, before)
-        if adapts(self.algorithm) and self.storage.kept:  # training overwrites what `adapt` reads
-            judged = self.run_jobs(evaluations)
-            answers: list[Any] = self.run_jobs(jobs)
+        if adapts(self.algorithm) and self.block.keeps:  # training overwrites what `adapt` reads
+            judged = self.block.run(evaluations)
+            answers: list[Any] = self.block.run(jobs)
         else:
-            answers = self.run_jobs(jobs + evaluations)
+            answers = self.block.run(jobs + evaluations)
             judged = answers[len(jobs) :]
         flags, tests, trains, uploaded, changes, rates, gradients = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
@@ -133,13 +114,13 @@ class ClientHalf:
 
     def try_steps(self, round: int, lr: float, epochs: int) -> Trials:
         """Every choice of a personal step around this lr and these epochs, on each client's hold-out."""
-        answers: list[Any] = self.run_jobs(self._personal("try", round, lr, epochs))
+        answers: list[Any] = self.block.run(self._personal("try", round, lr, epochs))
         losses, gradients = zip(*answers, strict=True)
         return Trials(np.concatenate(losses), sum(gradients))
 
     def take_step(self, round: int, lr: float, epochs: int, step: Step) -> Tuned:
         """The personal step on all training data. The models that training works with stay as they are."""
-        answers: list[Any] = self.run_jobs(self._personal("take", round, lr, epochs, step))
+        answers: list[Any] = self.block.run(self._personal("take", round, lr, epochs, step))
         accuracies, gradients = zip(*answers, strict=True)
         self.has_stepped = True
         return Tuned(np.concatenate(accuracies), sum(gradients))
@@ -148,223 +129,29 @@ class ClientHalf:
         """The shared model on these splits of every client, or of those that are named."""
         ids = np.arange(self.size) if ids is None else ids
         jobs = [job for role in roles for job in self._evaluations(role, round, ids)]
-        answers = self.run_jobs(jobs)
+        answers = self.block.run(jobs)
         return {
             role: join([a for job, a in zip(jobs, answers, strict=True) if job.kind == role])
             for role in roles
         }
 
-    def work(self, job: Job) -> object:
-        """What a worker does. It reads and writes rows in place and answers with scores."""
-        ids = torch.from_numpy(job.ids)
-        if job.kind in ("try", "take"):
-            return self._try(job) if job.step is None else self._take(job, job.step)
-        if job.kind != "train":
-            rows = self.sent["model"]
-            if adapts(self.algorithm):
-                adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
-                rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
-            return self.model.score(rows, self.data[job.kind], ids)
-        outcome, added, lr, gradients = self._trained(job)
-        # an upload is often the personal model
-        distinct = {id(rows): rows for rows in named(outcome).values()}.values()
-        good = torch.stack([finite(rows) for rows in distinct]).all(0)
-        chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
-        ids = ids[good.cpu()]
-        self.storage.put(ids, chosen, outcome)
-        personal = outcome.personal[chosen]
-        test, train = (
-            self.model.score(personal, self.data[role], ids)
-            if len(ids) and role in job.roles
-            else unknown(len(ids))
-            for role in ("test", "reward")
-        )
-        upload, uploaded = test if job.uploads == "test" else train, objective.uploaded(outcome)
-        if job.uploads and len(ids) and uploaded is not outcome.personal:
-            upload = self.model.score(uploaded[chosen], self.data[job.uploads], ids)
-        flags = good.cpu().numpy()
-        return flags, test, train, upload, added[flags], lr[flags], gradients
-
-    def _trained(self, job: Job) -> tuple[Local, Floats, Floats, int]:
-        """The outcome, what was added to losses, the learning rates used, and the gradients spent."""
-        stack = self._stack(job, self.storage.kept)
-        outcome = self._local(stack)
-        added = self._added(stack, outcome) if job.uploads else np.full(len(job.ids), np.nan)
-        if job.uploads is None or job.limits is None:
-            return outcome, added, job.lr, stack.gradients
-        lr, gradients = job.lr.copy(), stack.gradients
-        best = self._uploaded_loss(stack, outcome, job.uploads) + added
-        again = np.flatnonzero(~(best <= job.limits))
-        for _ in range(TRIES):
-            if not len(again):
-                break
-            some = job._replace(ids=job.ids[again], lr=lr[again] * 0.1, epochs=job.epochs[again])
-            stack = self._stack(some, self.storage.kept)
-            second = self._local(stack)
-            gradients += stack.gradients
-            found = self._uploaded_loss(stack, second, job.uploads) + self._added(stack, second)
-            better = ~(best[again] <= found)
-            again, found = again[better], found[better]
-            best[again] = found
-            lr[again] *= 0.1
-            outcome = replaced(outcome, again, second, np.flatnonzero(better))
-            again = again[~(found <= job.limits[again])]
-        return outcome, added, lr, gradients
-
-    def _local(self, stack: Stack) -> Local:
-        outcome = self.algorithm.local(stack)
-        checks.local(
-            self.algorithm,
-            outcome,
-            len(stack.ids),
-            self.model.layout.width,
-            self.storage.kept,
-            self.storage.uploads,
-        )
-        return outcome
-
-    def _added(self, stack: Stack, outcome: Local) -> Floats:
-        return objective.added(stack, objective.uploaded(outcome))
-
-    def _uploaded_loss(self, stack: Stack, outcome: Local, role: str) -> Floats:
-        """NaN for who diverged."""
-        rows = objective.uploaded(outcome)
-        loss = self.model.score(rows, self.data[role], stack.ids).loss
-        return np.where(np.isfinite(loss), loss, np.nan)
-
-    def _try(self, job: Job) -> tuple[Floats, int]:
-        if self.holds_out:
-            fit, hold = self.data["train"].of_some(job.ids), self.data["reward"].of_some(job.ids)
-        else:
-            fit, hold = personal.cut(self.data["train"], job.ids, self.training.seed, self.first)
-        stack = self._stack(job, self.storage.kept, fit)
-        losses = personal.losses(stack, hold, self.algorithm, self.holds_out or not self.storage.kept)
-        if not self.holds_out:
-            losses[self.sizes[job.ids] < 2] = np.nan  # nothing could be held out
-        return losses, stack.gradients
-
-    def _take(self, job: Job, step: Step) -> tuple[Floats, int]:
-        stack = self._stack(job, self.storage.kept, self.data["train"].of_some(job.ids))
-        # As long a way as on the part that it was chosen on.
-        lr = step.lr if self.holds_out else step.lr * (1 - personal.HOLDOUT)
-        rows = personal.taken(stack, self.algorithm, step._replace(lr=lr))
-        ids = torch.from_numpy(job.ids)
-        self.stepped[ids] = rows
-        return self.model.score(rows, self.data["test"], ids).accuracy, stack.gradients
-
-    def keep(self, job: Job) -> Callable[[], None]:
-        """Keep what a job reads and overwrites until it is done; what is returned puts it back."""
-        ids = torch.from_numpy(job.ids)
-        kept = {name: rows[ids] for name, rows in self.storage.kept.items()} if job.kind == "train" else {}
-
-        def put_back() -> None:
-            for name, rows in kept.items():
-                self.storage.kept[name][ids] = rows
-
-        return put_back
-
-    def uploads_of(self, ids: Integers) -> State:
-        everybody = len(ids) == self.size
-        return {
-            n: rows if everybody else rows[torch.from_numpy(ids)] for n, rows in self.storage.uploads.items()
-        }
-
     def state(self) -> State:
         """Everything that a round changes, as views: copy what must outlive the next round."""
-        homes = {"kept": self.storage.kept, "clients": {"personal": self.storage.personal}}
-        if self.has_stepped:
-            homes["clients"][STEPPED] = self.stepped
-        return {f"{home}.{name}": value for home, state in homes.items() for name, value in state.items()}
+        return self.block.state(self.has_stepped)
 
     def load(self, state: State) -> None:
         self.has_stepped = f"clients.{STEPPED}" in state
-        for name, value in self.state().items():
-            value.copy_(state[name])
+        self.block.load(state)
 
     def _evaluations(self, role: str, round: int, ids: Integers) -> list[Job]:
         together = self.chunk if adapts(self.algorithm) else EVALUATED_TOGETHER
         lr, epochs = np.full(len(ids), self.training.lr), np.ones(len(ids), np.int64)
-        parts = in_parts(len(ids), together)
+        parts = pieces(self.first + ids, self.group, together)
         return [Job(role, ids[part], round, lr[part], epochs[part], self.mean_size) for part in parts]
 
     def _personal(self, kind: str, round: int, lr: float, epochs: int, step: Step | None = None) -> list[Job]:
         jobs = []
-        for ids in in_parts(self.size, self.chunk):
+        for ids in pieces(self.first + np.arange(self.size), self.group, self.chunk):
             rates, counts = np.full(len(ids), lr), np.full(len(ids), epochs)
             jobs.append(Job(kind, ids, round, rates, counts, self.mean_size, step=step))
         return jobs
-
-    def _checked(self, examples: Examples, role: str, row: Tensor) -> Examples:
-        """In the model's type and on its device, with labels that it has an answer for."""
-        who = f"client {{}} ({role})"
-        examples = examples.of_type(row.dtype, who, self.first).to(self.model.device)
-        self.model.check_examples(row, examples, who, self.first)
-        return examples
-
-    def _rehearsed(self, kept: State) -> State:
-        """What an undeclared algorithm uploads: one client trains for one epoch, and nothing is kept."""
-        rows = {name: value[None] for name, value in kept.items()}
-        alone = Job("train", np.array([0]), 0, np.array([self.training.lr]), np.array([1]), self.mean_size)
-        made = self.algorithm.local(self._stack(alone, rows))
-        checks.local(self.algorithm, made, 1, self.model.layout.width, rows)
-        return {name: rows[0] for name, rows in made.upload.items()}
-
-    def _stack(self, job: Job, kept: State, own: Examples | None = None) -> Stack:
-        """`own`: for a personal step, the examples of the job's clients alone, whose ids have no gap."""
-        ids = torch.from_numpy(job.ids)
-        examples = self.data["train"] if own is None else own
-        places = ids if own is None else torch.arange(len(ids))
-        return Stack(
-            model=self.model,
-            examples=examples,
-            training=self.training,
-            round=job.round,
-            ids=places,
-            first=self.first + int(ids[0] - places[0]),
-            sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
-            kept={name: value[ids] for name, value in kept.items()},
-            facts=Facts(examples.sizes[places], self._counted(examples, places), job.mean_size),
-            lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
-            epochs=torch.from_numpy(job.epochs),
-            purpose="" if own is None else f"personal {job.kind} ",
-        )
-
-    def _counted(self, examples: Examples, places: Tensor) -> Tensor:
-        """How many examples of each class, by client."""
-        if examples is self.data["train"]:
-            return self.class_counts[places]
-        return class_counts(examples, self.class_counts.shape[1])
-
-
-def class_counts(examples: Examples, classes: int) -> Tensor:
-    """[clients, classes]"""
-    return torch.stack([examples.client(i)[1].bincount(minlength=classes) for i in range(len(examples))])
-
-
-def declared(algorithm: Algorithm) -> bool:
-    """Whether an algorithm says what it uploads; otherwise one has to try."""
-    kind = type(algorithm)
-    unchanged = kind.upload_state is Algorithm.upload_state and kind.same_rows is None
-    return not unchanged or kind.local is Algorithm.local
-
-
-def adapts(algorithm: Algorithm) -> bool:
-    """Whether the shared model is fitted to each client before it is evaluated."""
-    return type(algorithm).adapt is not Algorithm.adapt
-
-
-def replaced(outcome: Local, places: Integers, by: Local, those: Integers) -> Local:
-    """An outcome in which some rows are those of another. Rows that were the same stay the same."""
-    made: dict[int, Tensor] = {}
-
-    def rows(old: Tensor, new: Tensor) -> Tensor:
-        if id(old) not in made:
-            made[id(old)] = old.clone()
-            made[id(old)][torch.from_numpy(places)] = new[torch.from_numpy(those)]
-        return made[id(old)]
-
-    return Local(
-        {name: rows(value, by.upload[name]) for name, value in outcome.upload.items()},
-        rows(outcome.personal, by.personal),
-        {name: rows(value, by.kept[name]) for name, value in outcome.kept.items()},
-    )

@@ -47,6 +47,17 @@ class Examples:
         own = slice(int(self.starts[i]), int(self.starts[i + 1]))
         return self.x[own], self.y[own]
 
+    def block(self, start: int, stop: int) -> "Examples":
+        """The examples of clients start … stop - 1, without a copy."""
+        low, high = int(self.starts[start]), int(self.starts[stop])
+        starts = self.starts[start : stop + 1] - low
+        return replace(self, x=self.x[low:high], y=self.y[low:high], starts=starts)
+
+    def first(self, count: int) -> "Examples":
+        """A copy of the first examples, as one owner's."""
+        x, y = self.x[:count].clone(), self.y[:count].clone()
+        return Examples(x, y, torch.tensor([0, len(y)]), self.augment)
+
     def of_some(self, clients: Integers) -> "Examples":
         """The examples of these clients, which then are the first ones."""
         found = Examples.of([self.client(i) for i in clients.tolist()], self.augment)

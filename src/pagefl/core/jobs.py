@@ -10,6 +10,7 @@ from .evaluate import Scores
 from .personal import Step
 
 EVALUATED_TOGETHER = 50  # owners of examples in one job
+SMALLEST_GROUP = 8  # clients, where many are trained together
 
 
 class Job(NamedTuple):
@@ -40,6 +41,30 @@ class Trained(NamedTuple):
     lr: Floats  # that they trained with in the end
     before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
     gradients: int  # evaluated by those that trained, in examples
+
+
+def group_size(clients: int, groups: int, chunk: int) -> int:
+    """Clients are divided into groups by their numbers, and no job has clients of two groups. So a machine
+    that holds whole groups does the same jobs as one that holds all clients.
+
+    It is a power of two: a group is a subtree of `sums`. Stacks need some clients to be worth it.
+    """
+    least = max(-(-clients // groups), min(SMALLEST_GROUP, chunk))
+    return 1 << (least - 1).bit_length()
+
+
+def pieces(numbers: Integers, group: int, size: int, steps: Integers | None = None) -> list[Integers]:
+    """The positions of these clients in pieces of at most this size, within groups.
+
+    `numbers`: ascending. `steps`: those that take the most come first.
+    """
+    bounds = np.flatnonzero(np.diff(numbers // group)) + 1
+    found = []
+    for own in np.split(np.arange(len(numbers)), bounds):
+        if steps is not None:
+            own = own[np.argsort(-steps[own], kind="stable")]
+        found += [own[part] for part in in_parts(len(own), size)]
+    return found
 
 
 def in_parts(count: int, size: int) -> list[Integers]:

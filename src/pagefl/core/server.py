@@ -10,14 +10,15 @@ from torch import Tensor
 from . import checks, rng
 from .algorithm import Algorithm, Facts, State
 from .arrays import Floats, Integers
-from .clients import adapts
+from .block import adapts
 from .evaluate import Scores
 from .examples import Examples, ServerData
-from .jobs import EVALUATED_TOGETHER, in_parts, join
+from .jobs import EVALUATED_TOGETHER, in_parts, join, pieces
 from .storage import Allocate
 from .training.descent import Batch
 from .training.model import Model
 from .training.stack import Stack, Training
+from .uploaded import Here, Source, Uploaded
 
 GRADIENT_EXAMPLES = 500  # of which a gradient is taken at once
 
@@ -41,13 +42,15 @@ class ServerHalf:
         clients: int,
         uploads: State | None = None,
         look: int = 4000,
+        group: int = 1,
         allocate: Allocate = torch.zeros,
     ) -> None:
         """`row`: the model at the start. `clients`: of the whole federation. `uploads`: where their uploads
         arrive, a row per client; in a simulation these are the clients' own rows. `look`: the most examples
         on which each upload is evaluated, because all uploads on all examples would grow with the square of
-        the clients."""
+        the clients. `group`: clients whose uploads may be evaluated in one job."""
         self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
+        self.group = group
         splits = {"game": data.game, "server_test": data.test}
         self.data = {
             role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()
@@ -67,6 +70,7 @@ class ServerHalf:
                 name: allocate([clients, *value.shape], dtype=value.dtype) for name, value in shapes.items()
             }
         self.uploads = uploads
+        self.source: Source = Here(uploads)
         self._send()
 
     @property
@@ -86,19 +90,17 @@ class ServerHalf:
         for name, rows in uploads.items():
             self.uploads[name][torch.from_numpy(ids)] = rows
 
-    def uploads_of(self, ids: Integers) -> State:
-        everybody = len(ids) == self.clients
-        return {
-            name: rows if everybody else rows[torch.from_numpy(ids)] for name, rows in self.uploads.items()
-        }
+    def uploads_of(self, ids: Integers) -> Uploaded:
+        return Uploaded(self.source, ids)
 
     def candidates(self, ids: Integers) -> Tensor:
         """The models that these clients' uploads stand for, [n, columns]."""
-        return checks.candidates(self.algorithm, self.sent["model"], self.uploads_of(ids), len(ids))
+        uploads = dict(self.uploads_of(ids))
+        return checks.candidates(self.algorithm, self.sent["model"], uploads, len(ids))
 
     def evaluate_uploads(self, round: int, ids: Integers, role: str) -> Floats:
         """The accuracy of each of these uploads on the server's examples of one role."""
-        parts = in_parts(len(ids), self.model.chunk)
+        parts = pieces(ids, self.group, self.model.chunk)
         answers: list[Any] = self.run_jobs([Job("uploads", ids[part], round, role) for part in parts])
         return np.concatenate([*answers, np.empty(0)])
 

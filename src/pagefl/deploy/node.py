@@ -54,15 +54,17 @@ class Node:
 
     def __init__(self, spec: RunSpec, number: int, data: ClientData, folder: Path, run: str) -> None:
         self.spec, self.folder = spec, folder / run
-        begin = halves.start(spec.make_task(), spec.make_algorithm(), spec, data.train)
-        half = halves.client_half(begin, data, first=number)
+        module = spec.make_task().fresh_module(spec.seed)
+        begin = halves.start(module, spec.make_algorithm(), spec, data.train)
+        self.block = halves.block(begin, data, first=number)
+        half = halves.client_half(begin, self.block, first=number)
         setup = halves.setup_of(spec, 1, number)
         self.leaders = Leaders(half, spec.make_players().client_policy(setup), setup, halves.terms_of(spec))
 
     @property
     def due(self) -> tuple[dict[str, torch.Size], dict[str, torch.Size]]:
         """What the server sends, by name and shape: for the algorithm, and for the policy."""
-        sent = {name: torch.Size(rows.shape[1:]) for name, rows in self.leaders.half.sent.items()}
+        sent = {name: torch.Size(rows.shape[1:]) for name, rows in self.block.sent.items()}
         return sent, {name: value.shape for name, value in self.leaders.policy.received.items()}
 
     def meet(self, orders: Orders) -> dict[str, float]:
@@ -82,9 +84,8 @@ class Node:
             self._load(orders.round)
             answer = self.leaders.answer(orders)
             self._save(orders.round)
-        me = np.array([0])
-        half, policy = self.leaders.half, self.leaders.policy
-        upload = {name: rows[0] for name, rows in {**half.uploads_of(me), **policy.experience(me)}.items()}
+        experience = self.leaders.policy.experience(np.array([0]))
+        upload = {name: rows[0] for name, rows in {**self.block.storage.uploads, **experience}.items()}
         if not len(answer.clients):  # it diverged: NaN tells the server to leave it out
             upload = {name: torch.full_like(value, torch.nan) for name, value in upload.items()}
         return upload, self._told(answer)
@@ -101,7 +102,7 @@ class Node:
                 tuned = self.leaders.take_step(orders, step)
                 found = {"personal_accuracy": float(tuned.accuracy[0]), "gradients": tuned.gradients}
                 (self.folder / PERSONAL).mkdir(exist_ok=True)
-                own = {"personal": self.leaders.half.stepped[0]}
+                own = {"personal": self.block.stepped[0]}
                 checkpoint.save(self.folder / PERSONAL, own, {"round": orders.round})
         return {name: found[name] for name in told_of_step(self.spec, step)}
 

@@ -65,7 +65,7 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
     task, players, clients = spec.make_task(), spec.make_players(), spec.task["clients"]
     with one_numeric_mode():
         examples = parties.read_server(data)
-        begin = halves.start(task, spec.make_algorithm(), spec, examples.game, say)
+        begin = halves.start(task.fresh_module(spec.seed), spec.make_algorithm(), spec, examples.game, say)
         half, terms = halves.server_half(begin, examples, clients), halves.terms_of(spec)
         follower = Follower(half, players.server_policy(halves.setup_of(spec, clients)), terms)
         policy = players.client_policy(halves.setup_of(spec, 1))

@@ -112,7 +112,7 @@ def certify_game(
     ids = follower.half.participants(stage + 1, follower.terms.participation)
     findings = certify(stage, replay, deviations(ids, ranges, trial, stage))
     back()
-    if len(leaders.half.stepped):
+    if leaders.half.steps:
         findings += certify_steps(game, stage, deviating(ids, trial))
     back()
     follower.terms = leaders.terms = terms

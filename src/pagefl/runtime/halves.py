@@ -3,13 +3,15 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pagefl.core import rng
 from pagefl.core.algorithm import Algorithm, State
-from pagefl.core.clients import ClientHalf
+from pagefl.core.block import Block
+from pagefl.core.clients import Blocks, ClientHalf
 from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData, Examples, ServerData
+from pagefl.core.jobs import group_size
 from pagefl.core.layout import Layout
 from pagefl.core.memory import needs
 from pagefl.core.server import ServerHalf
@@ -22,7 +24,6 @@ from pagefl.game.terms import Terms
 
 from . import paths
 from .settings import Settings
-from .task import Task
 from .workers import Say as Say
 
 LARGE = 100_000  # weights; a hundred such models on thousands of examples take minutes
@@ -40,14 +41,18 @@ class Start(NamedTuple):
 
 
 def start(
-    task: Task, algorithm: Algorithm, settings: Settings, examples: Examples, say: Say = lambda line: None
+    module: nn.Module,
+    algorithm: Algorithm,
+    settings: Settings,
+    examples: Examples,
+    say: Say = lambda line: None,
 ) -> Start:
-    """`examples`: some that this process holds. They are used to find the fastest way to train the model."""
+    """`module`: as it is before the first round. `examples`: some that this process holds. They are used to
+    find the fastest way to train the model."""
     if settings.optimiser != "sgd" and (why := algorithm.needs_sgd):
         raise UserError(
             f"optimiser = {settings.optimiser}: algorithm {type(algorithm).__name__} needs sgd, since {why}"
         )
-    module = task.fresh_module(settings.seed)
     width = sum(parameter.nbytes for parameter in module.parameters())
     needs(ROWS_AT_WORK * width, "the weights, gradients and copies of one model", "use a smaller model")
     x = examples.x[: settings.batch_size].clone()  # a forward may change it in place
@@ -70,22 +75,35 @@ def start(
     return Start(model, model.layout.row(module), algorithm, training, settings)
 
 
-def client_half(
-    begin: Start, data: ClientData, *, first: int = 0, allocate: Allocate = torch.zeros
-) -> ClientHalf:
+def block(begin: Start, data: ClientData, *, first: int = 0, allocate: Allocate = torch.zeros) -> Block:
     """`first`: number of the block's first client."""
-    chunk = begin.settings.chunk or None
-    return ClientHalf(
+    return Block(
         begin.model,
         begin.algorithm,
         data,
         begin.training,
         row=begin.row,
-        chunk=chunk,
         first=first,
         steps=begin.settings.personal.when != "never",
         allocate=allocate,
     )
+
+
+def client_half(begin: Start, blocks: Blocks, *, first: int = 0) -> ClientHalf:
+    """`first`: number of the first client."""
+    return ClientHalf(
+        blocks,
+        begin.algorithm,
+        begin.training,
+        chunk=begin.settings.chunk or begin.model.chunk,
+        group=group_of(begin, len(blocks.sizes)),
+        first=first,
+        steps=begin.settings.personal.when != "never",
+    )
+
+
+def group_of(begin: Start, clients: int) -> int:
+    return group_size(clients, begin.settings.groups, begin.settings.chunk or begin.model.chunk)
 
 
 def server_half(
@@ -105,6 +123,7 @@ def server_half(
         clients=clients,
         uploads=uploads,
         look=begin.settings.look or (500 if begin.row.numel() > LARGE else 4000),
+        group=group_of(begin, clients),
         allocate=allocate,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -41,12 +42,22 @@ def play(
 ) -> Run:
     """Run to the last round, from the checkpoint in the directory if there is one."""
     with one_numeric_mode(), kept_memory(), memory_errors_named():
-        simulation = simulate(task, algorithm, settings, say, directory.path if directory else None)
+        simulation = _simulate(task, algorithm, settings, say, directory.path if directory else None)
         game = Game(*simulation.game(players or Players()))
         make_module = partial(task.fresh_module, settings.seed)
         return loop(
             game, simulation.data, make_module, settings, directory, observe, say, simulation=simulation
         )
+
+
+def _simulate(
+    task: Task, algorithm: Algorithm, settings: Settings, say: Say, folder: Path | None
+) -> Simulation:
+    if settings.executor == "ray":
+        from . import cluster
+
+        return cluster.simulate(task, algorithm, settings, say)
+    return simulate(task, algorithm, settings, say, folder)
 
 
 def loop(
@@ -76,13 +87,13 @@ def loop(
             _polite_stop() if simulation else nullcontext(Stop()) as stop,
         ):
             journal.play(observe, stop)
+            # all that is trained
+            state = {name: value for name, value in game.state().items() if not name.startswith(KNOWN)}
         if rounds.equilibrium:
             say(
                 f"converged in round {rounds.round}: models and pay-offs did not move for "
                 f"{settings.equilibrium_window} rounds"
             )
-        # all that is trained
-        state = {name: value for name, value in game.state().items() if not name.startswith(KNOWN)}
     return Run(
         journal.records.rounds,
         journal.records.clients,

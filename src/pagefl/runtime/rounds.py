@@ -8,7 +8,7 @@ import numpy as np
 from torch import Size, Tensor
 
 from pagefl.core.arrays import Floats, Integers
-from pagefl.core.clients import STEPPED
+from pagefl.core.block import STEPPED
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Tuned
 from pagefl.game.equilibrium import Tolerances, Watch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from pagefl.core import summary
-from pagefl.core.clients import STEPPED
+from pagefl.core.block import STEPPED
 from pagefl.core.errors import UserError
 from pagefl.core.layout import Layout
 

@@ -10,9 +10,15 @@ from pagefl.game.rewards import DemandRatio
 
 MOST = 10**9  # limit of every count; larger ones would overflow later
 MOST_WORKERS = 1024
-NO_MATTER = ("workers", "checkpoint_seconds", "deploy")  # do not change a simulation's result
+NO_MATTER = (
+    "workers",
+    "executor",
+    "address",
+    "checkpoint_seconds",
+    "deploy",
+)  # do not change a simulation's result
 # Settings that came when there were results already: a run of before counts as one with their defaults.
-LATER = ("optimiser",)
+LATER = ("optimiser", "groups")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -153,7 +159,23 @@ class Settings(BaseModel):
         0,
         ge=0,
         le=MOST_WORKERS,
-        description="worker processes; 0 for one per core. Changes speed, never results",
+        description="worker processes, or actors on a cluster; 0 for one per core. Changes speed, never "
+        "results",
+    )
+    executor: Literal["local", "ray"] = Field(
+        "local",
+        description="who does the work: worker processes of this machine, or actors of a Ray cluster. "
+        "Changes speed, never results",
+    )
+    address: str = Field(
+        "",
+        description="address of the Ray cluster: auto, or HOST:PORT; empty for a Ray that is started on this "
+        "machine for the run",
+    )
+    groups: Count = Field(
+        16,
+        description="most groups that clients are divided into; no piece of work has clients of two groups, "
+        "and no more machines than groups can share the work",
     )
     chunk: Every = Field(
         0, description="clients trained together in one piece of work; 0 for what suits the path"

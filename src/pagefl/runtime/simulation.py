@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pagefl.core import jobs, server
 from pagefl.core.algorithm import Algorithm
+from pagefl.core.block import Block
 from pagefl.core.clients import ClientHalf
 from pagefl.core.examples import Examples, Splits
 from pagefl.core.server import ServerHalf
@@ -30,8 +31,8 @@ from .workers import CAN_FORK, SharedRows, Workers, flushes_denormals, one_threa
 class Simulation:
     """Both halves of a federation. The server reads uploads where the clients have written them."""
 
-    def __init__(self, server: ServerHalf, clients: ClientHalf, settings: Settings) -> None:
-        self.server, self.clients, self.settings = server, clients, settings
+    def __init__(self, server: ServerHalf, clients: ClientHalf, block: Block, settings: Settings) -> None:
+        self.server, self.clients, self.block, self.settings = server, clients, block, settings
 
     def game(self, players: Players) -> tuple[Follower, Leaders]:
         setup, terms = halves.setup_of(self.settings, self.clients.size), halves.terms_of(self.settings)
@@ -44,18 +45,18 @@ class Simulation:
 
     def models(self) -> tuple[Tensor, Tensor]:
         """The shared model and the personal ones."""
-        return self.server.model_row, self.clients.storage.personal
+        return self.server.model_row, self.block.storage.personal
 
     def work(self, job: jobs.Job | server.Job) -> object:
-        return self.clients.work(job) if isinstance(job, jobs.Job) else self.server.work(job)
+        return self.block.work(job) if isinstance(job, jobs.Job) else self.server.work(job)
 
     def keep(self, job: jobs.Job | server.Job) -> Callable[[], None]:
-        return self.clients.keep(job) if isinstance(job, jobs.Job) else lambda: None
+        return self.block.keep(job) if isinstance(job, jobs.Job) else lambda: None
 
     @property
     def data(self) -> dict[str, Examples]:
         """The examples by role."""
-        return {**self.clients.data, **self.server.data}
+        return {**self.block.data, **self.server.data}
 
     @contextmanager
     def with_workers(self, say: Say = lambda line: None) -> Iterator[None]:
@@ -64,7 +65,7 @@ class Simulation:
             yield
             return
         workers = Workers(count, self.work, self.keep, say)
-        self.clients.run_jobs = self.server.run_jobs = workers.run
+        self.block.run = self.server.run_jobs = workers.run
         try:
             yield
         finally:
@@ -81,14 +82,16 @@ def simulate(
     """`folder`: for rows that do not fit into memory."""
     paths.check_device(settings.device)
     data = split(task, settings)
-    begin = halves.start(task, algorithm, settings, data.train, say)
+    module = task.fresh_module(settings.seed)
+    begin = halves.start(module, algorithm, settings, data.train, say)
     shared = SharedRows(folder)
     if settings.device == "cpu":
         shared.check(begin.row.nbytes * len(data.train))
     allocate = shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device)
-    client_half = halves.client_half(begin, data.of_clients, allocate=allocate)
+    block = halves.block(begin, data.of_clients, allocate=allocate)
+    client_half = halves.client_half(begin, block)
     server_half = halves.server_half(
-        begin, data.of_server, client_half.size, uploads=client_half.storage.uploads, allocate=allocate
+        begin, data.of_server, client_half.size, uploads=block.storage.uploads, allocate=allocate
     )
     largest = int(data.train.sizes.max())
     batches.check_room(
@@ -96,7 +99,7 @@ def simulate(
     )
     if shared.in_file:
         say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
-    return Simulation(server_half, client_half, settings)
+    return Simulation(server_half, client_half, block, settings)
 
 
 def split(task: Task, settings: Settings) -> Splits:

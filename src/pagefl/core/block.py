@@ -1,0 +1,274 @@
+"""Block: the data, kept rows and models of some clients, and the work on them.
+
+What work there is, `ClientHalf` says. A block is in the same process, or on another machine.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import checks, objective, personal
+from .algorithm import Algorithm, Facts, Local, State
+from .arrays import Floats, Integers, finite
+from .errors import UserError
+from .examples import ClientData, Examples
+from .jobs import Job, unknown
+from .personal import Step
+from .storage import Allocate, Storage, named
+from .training.model import Model
+from .training.stack import Stack, Training
+
+TRIES = 3  # of a client above its limit: each with a tenth of the learning rate
+STEPPED = "stepped"
+
+
+class Block:
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        data: ClientData,
+        training: Training,
+        *,
+        row: Tensor,
+        first: int = 0,
+        steps: bool = True,
+        allocate: Allocate = torch.zeros,
+    ) -> None:
+        """`row`: the model at the start. `first`: the number of the block's first client. `steps`: whether
+        there will be a personal step. `allocate`: makes the zeros that workers share."""
+        if algorithm.needs_body and model.layout.body.stop == 0:
+            name = type(algorithm).__name__
+            raise UserError(
+                f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer"
+            )
+        self.model, self.algorithm, self.training, self.first = model, algorithm, training, first
+        self.data = {
+            "train": self._checked(data.train, "train", row),
+            "test": self._checked(data.test, "test", row),
+        }
+        self.data["reward"] = (
+            self._checked(data.holdout, "holdout", row) if data.holdout else self.data["train"]
+        )
+        self.holds_out = data.holdout is not None
+        self.sizes: Integers = data.train.sizes.numpy()
+        self.run: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
+        classes = model.logits(row[None], self.data["train"].x[None, :1].clone()).shape[-1]
+        self.class_counts = class_counts(data.train, classes)
+        server = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
+        sent = checks.sent(algorithm, algorithm.send(server), row)
+        self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
+        self.receive(sent)
+        kept = checks.client_state(algorithm, algorithm.client_state(row, model.layout))
+        uploads = algorithm.upload_state(row, model.layout) if declared(algorithm) else self._rehearsed(kept)
+        self.storage = Storage(algorithm, row, kept, uploads, len(self.sizes), allocate)
+        # models after the personal step
+        self.stepped = allocate([len(self.sizes) if steps else 0, *row.shape], dtype=row.dtype)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep anything between rounds."""
+        return bool(self.storage.kept)
+
+    def receive(self, sent: State) -> None:
+        """What the server has sent."""
+        for name, value in sent.items():
+            self.sent[name][0] = value
+
+    def work(self, job: Job) -> object:
+        """What a worker does. It reads and writes rows in place and answers with scores."""
+        ids = torch.from_numpy(job.ids)
+        if job.kind in ("try", "take"):
+            return self._try(job) if job.step is None else self._take(job, job.step)
+        if job.kind != "train":
+            rows = self.sent["model"]
+            if adapts(self.algorithm):
+                adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
+                rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
+            return self.model.score(rows, self.data[job.kind], ids)
+        outcome, added, lr, gradients = self._trained(job)
+        # an upload is often the personal model
+        distinct = {id(rows): rows for rows in named(outcome).values()}.values()
+        good = torch.stack([finite(rows) for rows in distinct]).all(0)
+        chosen = slice(None) if bool(good.all()) else good  # a view where nobody is left out
+        ids = ids[good.cpu()]
+        self.storage.put(ids, chosen, outcome)
+        personal = outcome.personal[chosen]
+        test, train = (
+            self.model.score(personal, self.data[role], ids)
+            if len(ids) and role in job.roles
+            else unknown(len(ids))
+            for role in ("test", "reward")
+        )
+        upload, uploaded = test if job.uploads == "test" else train, objective.uploaded(outcome)
+        if job.uploads and len(ids) and uploaded is not outcome.personal:
+            upload = self.model.score(uploaded[chosen], self.data[job.uploads], ids)
+        flags = good.cpu().numpy()
+        return flags, test, train, upload, added[flags], lr[flags], gradients
+
+    def _trained(self, job: Job) -> tuple[Local, Floats, Floats, int]:
+        """The outcome, what was added to losses, the learning rates used, and the gradients spent."""
+        stack = self._stack(job, self.storage.kept)
+        outcome = self._local(stack)
+        added = self._added(stack, outcome) if job.uploads else np.full(len(job.ids), np.nan)
+        if job.uploads is None or job.limits is None:
+            return outcome, added, job.lr, stack.gradients
+        lr, gradients = job.lr.copy(), stack.gradients
+        best = self._uploaded_loss(stack, outcome, job.uploads) + added
+        again = np.flatnonzero(~(best <= job.limits))
+        for _ in range(TRIES):
+            if not len(again):
+                break
+            some = job._replace(ids=job.ids[again], lr=lr[again] * 0.1, epochs=job.epochs[again])
+            stack = self._stack(some, self.storage.kept)
+            second = self._local(stack)
+            gradients += stack.gradients
+            found = self._uploaded_loss(stack, second, job.uploads) + self._added(stack, second)
+            better = ~(best[again] <= found)
+            again, found = again[better], found[better]
+            best[again] = found
+            lr[again] *= 0.1
+            outcome = replaced(outcome, again, second, np.flatnonzero(better))
+            again = again[~(found <= job.limits[again])]
+        return outcome, added, lr, gradients
+
+    def _local(self, stack: Stack) -> Local:
+        outcome = self.algorithm.local(stack)
+        checks.local(
+            self.algorithm,
+            outcome,
+            len(stack.ids),
+            self.model.layout.width,
+            self.storage.kept,
+            self.storage.uploads,
+        )
+        return outcome
+
+    def _added(self, stack: Stack, outcome: Local) -> Floats:
+        return objective.added(stack, objective.uploaded(outcome))
+
+    def _uploaded_loss(self, stack: Stack, outcome: Local, role: str) -> Floats:
+        """NaN for who diverged."""
+        rows = objective.uploaded(outcome)
+        loss = self.model.score(rows, self.data[role], stack.ids).loss
+        return np.where(np.isfinite(loss), loss, np.nan)
+
+    def _try(self, job: Job) -> tuple[Floats, int]:
+        if self.holds_out:
+            fit, hold = self.data["train"].of_some(job.ids), self.data["reward"].of_some(job.ids)
+        else:
+            fit, hold = personal.cut(self.data["train"], job.ids, self.training.seed, self.first)
+        stack = self._stack(job, self.storage.kept, fit)
+        losses = personal.losses(stack, hold, self.algorithm, self.holds_out or not self.storage.kept)
+        if not self.holds_out:
+            losses[self.sizes[job.ids] < 2] = np.nan  # nothing could be held out
+        return losses, stack.gradients
+
+    def _take(self, job: Job, step: Step) -> tuple[Floats, int]:
+        stack = self._stack(job, self.storage.kept, self.data["train"].of_some(job.ids))
+        # As long a way as on the part that it was chosen on.
+        lr = step.lr if self.holds_out else step.lr * (1 - personal.HOLDOUT)
+        rows = personal.taken(stack, self.algorithm, step._replace(lr=lr))
+        ids = torch.from_numpy(job.ids)
+        self.stepped[ids] = rows
+        return self.model.score(rows, self.data["test"], ids).accuracy, stack.gradients
+
+    def keep(self, job: Job) -> Callable[[], None]:
+        """Keep what a job reads and overwrites until it is done; what is returned puts it back."""
+        ids = torch.from_numpy(job.ids)
+        kept = {name: rows[ids] for name, rows in self.storage.kept.items()} if job.kind == "train" else {}
+
+        def put_back() -> None:
+            for name, rows in kept.items():
+                self.storage.kept[name][ids] = rows
+
+        return put_back
+
+    def state(self, stepped: bool) -> State:
+        """Everything that a round changes, as views. `stepped`: whether a personal step was taken last."""
+        homes = {"kept": self.storage.kept, "clients": {"personal": self.storage.personal}}
+        if stepped:
+            homes["clients"][STEPPED] = self.stepped
+        return {f"{home}.{name}": value for home, state in homes.items() for name, value in state.items()}
+
+    def load(self, state: State) -> None:
+        for name, value in self.state(f"clients.{STEPPED}" in state).items():
+            value.copy_(state[name])
+
+    def _checked(self, examples: Examples, role: str, row: Tensor) -> Examples:
+        """In the model's type and on its device, with labels that it has an answer for."""
+        who = f"client {{}} ({role})"
+        examples = examples.of_type(row.dtype, who, self.first).to(self.model.device)
+        self.model.check_examples(row, examples, who, self.first)
+        return examples
+
+    def _rehearsed(self, kept: State) -> State:
+        """What an undeclared algorithm uploads: one client trains for one epoch, and nothing is kept."""
+        rows = {name: value[None] for name, value in kept.items()}
+        mean_size = float(self.sizes.mean())
+        alone = Job("train", np.array([0]), 0, np.array([self.training.lr]), np.array([1]), mean_size)
+        made = self.algorithm.local(self._stack(alone, rows))
+        checks.local(self.algorithm, made, 1, self.model.layout.width, rows)
+        return {name: rows[0] for name, rows in made.upload.items()}
+
+    def _stack(self, job: Job, kept: State, own: Examples | None = None) -> Stack:
+        """`own`: for a personal step, the examples of the job's clients alone, whose ids have no gap."""
+        ids = torch.from_numpy(job.ids)
+        examples = self.data["train"] if own is None else own
+        places = ids if own is None else torch.arange(len(ids))
+        return Stack(
+            model=self.model,
+            examples=examples,
+            training=self.training,
+            round=job.round,
+            ids=places,
+            first=self.first + int(ids[0] - places[0]),
+            sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
+            kept={name: value[ids] for name, value in kept.items()},
+            facts=Facts(examples.sizes[places], self._counted(examples, places), job.mean_size),
+            lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
+            epochs=torch.from_numpy(job.epochs),
+            purpose="" if own is None else f"personal {job.kind} ",
+        )
+
+    def _counted(self, examples: Examples, places: Tensor) -> Tensor:
+        """How many examples of each class, by client."""
+        if examples is self.data["train"]:
+            return self.class_counts[places]
+        return class_counts(examples, self.class_counts.shape[1])
+
+
+def class_counts(examples: Examples, classes: int) -> Tensor:
+    """[clients, classes]"""
+    return torch.stack([examples.client(i)[1].bincount(minlength=classes) for i in range(len(examples))])
+
+
+def declared(algorithm: Algorithm) -> bool:
+    """Whether an algorithm says what it uploads; otherwise one has to try."""
+    kind = type(algorithm)
+    unchanged = kind.upload_state is Algorithm.upload_state and kind.same_rows is None
+    return not unchanged or kind.local is Algorithm.local
+
+
+def adapts(algorithm: Algorithm) -> bool:
+    """Whether the shared model is fitted to each client before it is evaluated."""
+    return type(algorithm).adapt is not Algorithm.adapt
+
+
+def replaced(outcome: Local, places: Integers, by: Local, those: Integers) -> Local:
+    """An outcome in which some rows are those of another. Rows that were the same stay the same."""
+    made: dict[int, Tensor] = {}
+
+    def rows(old: Tensor, new: Tensor) -> Tensor:
+        if id(old) not in made:
+            made[id(old)] = old.clone()
+            made[id(old)][torch.from_numpy(places)] = new[torch.from_numpy(those)]
+        return made[id(old)]
+
+    return Local(
+        {name: rows(value, by.upload[name]) for name, value in outcome.upload.items()},
+        rows(outcome.personal, by.personal),
+        {name: rows(value, by.kept[name]) for name, value in outcome.kept.items()},
+    )

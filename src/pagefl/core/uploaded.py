@@ -1,0 +1,72 @@
+"""Uploaded: the uploads of a round, as an algorithm's server half sees them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from . import sums
+from .algorithm import State
+from .arrays import Integers
+
+
+class Source(Protocol):
+    """Where uploads lie: in this process, or with the clients' blocks on other machines."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def rows(self, name: str, ids: Integers) -> Tensor:
+        """A row for each of these clients."""
+
+    def sum(self, name: str, ids: Integers, weights: Tensor) -> Tensor:
+        """The weighted sum of these clients' rows."""
+
+
+class Here:
+    """Uploads in this process, a row for every client of the federation."""
+
+    def __init__(self, held: State) -> None:
+        self.held = held
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.held)
+
+    def rows(self, name: str, ids: Integers) -> Tensor:
+        rows = self.held[name]
+        return rows if len(ids) == len(rows) else rows[torch.from_numpy(ids)]
+
+    def sum(self, name: str, ids: Integers, weights: Tensor) -> Tensor:
+        return sums.weighted(self.held[name], ids, ids, weights)
+
+
+class Uploaded(Mapping[str, Tensor]):
+    """What these clients uploaded. `uploads[name]` has a row for each of them.
+
+    `sum` and `mean` add rows up where they lie. On a cluster that is a row for every machine and not for
+    every client.
+    """
+
+    def __init__(self, source: Source, ids: Integers) -> None:
+        self.source, self.ids = source, ids
+
+    def sum(self, name: str, weights: Tensor) -> Tensor:
+        return self.source.sum(name, self.ids, weights)
+
+    def mean(self, name: str) -> Tensor:
+        """With equal weights."""
+        count = len(self.ids)
+        return self.sum(name, torch.full([count], 1 / count, dtype=torch.float64))
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.source.names:
+            raise KeyError(name)
+        return self.source.rows(name, self.ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.source.names)
+
+    def __len__(self) -> int:
+        return len(self.source.names)

@@ -1,0 +1,443 @@
+"""Clients on a Ray cluster: each actor holds a block of them, does their jobs and adds up their uploads.
+
+The server half and the players stay in this process. Jobs, sums and random streams do not depend on how many
+actors there are, so a run has the bits of one that uses local workers.
+"""
+
+import logging
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pagefl.core import jobs, server, sums
+from pagefl.core.algorithm import Algorithm, State
+from pagefl.core.arrays import Integers
+from pagefl.core.errors import UserError, shortened
+from pagefl.core.examples import ClientData, Examples, ServerData, Splits
+from pagefl.core.memory import available
+
+from . import halves, paths
+from .halves import Say, Start
+from .settings import Settings
+from .simulation import Simulation, split
+from .task import Task
+from .workers import keep_memory, memory_errors_named, one_thread
+
+MOST_DEATHS = 3  # of actors of one block in a row
+LONGEST_LOG = 100  # calls that a new actor may have to repeat
+CHANGING = ("train", "take")  # kinds of jobs that change a block
+Arrays = dict[str, np.ndarray]
+
+
+class Given(NamedTuple):
+    """What an actor builds its block of."""
+
+    module: nn.Module
+    algorithm: Algorithm
+    settings: Settings  # with the path that this process found
+    batch: Examples  # that the path was found with
+    clients: int  # of the whole federation
+
+
+class Actor:
+    """A block of clients on some machine, and the server's examples beside it."""
+
+    def __init__(self) -> None:
+        one_thread()
+        keep_memory()
+        # What arrives lies in Ray's store and cannot be written to. Nobody does.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+    def build(self, given: Given, first: int, data: Mapping[str, Any]) -> tuple[bool, Any]:
+        """What must be known of it, or what is wrong."""
+        try:
+            self._build(given, first, data)
+        except UserError as error:
+            return False, str(error)
+        facts = {"keeps": self.block.keeps, "uploads": list(self.server.uploads)}
+        return True, {**versions(self.arithmetic), **facts}
+
+    def _build(self, given: Given, first: int, data: Mapping[str, Any]) -> None:
+        found = {role: _examples(own) for role, own in data.items()}
+        with memory_errors_named():
+            begin = halves.start(given.module, given.algorithm, given.settings, given.batch)
+            clients = ClientData(found["train"], found["test"], found.get("holdout"))
+            self.block = halves.block(begin, clients, first=first)
+            self.server = halves.server_half(
+                begin,
+                ServerData(found["game"], found["server_test"]),
+                given.clients,
+                uploads=self.block.storage.uploads,
+            )
+        self.arithmetic = begin.model.arithmetic
+
+    def run(self, sent: Arrays, wanted: Sequence[jobs.Job | server.Job]) -> tuple[bool, Any]:
+        """The answers, or what is wrong."""
+        received = _tensors(sent)
+        self.block.receive(received)
+        self.server.sent = {name: value[None] for name, value in received.items()}
+        try:
+            with memory_errors_named():
+                return True, [self._work(job) for job in wanted]
+        except UserError as error:
+            return False, str(error)
+
+    def _work(self, job: jobs.Job | server.Job) -> object:
+        if isinstance(job, jobs.Job):
+            return self.block.work(job._replace(ids=job.ids - self.block.first))
+        if job.kind == "uploads":
+            job = job._replace(ids=job.ids - self.block.first)
+        return self.server.work(job)
+
+    def rows(self, name: str, ids: Integers) -> np.ndarray:
+        return self.block.storage.uploads[name][torch.from_numpy(ids - self.block.first)].numpy()
+
+    def sum(self, name: str, ids: Integers, weights: np.ndarray) -> tuple[Integers, np.ndarray]:
+        held = self.block.storage.uploads[name]
+        numbers, rows = sums.partly(held, self.block.first, ids, torch.from_numpy(weights.copy()))
+        return numbers, rows.numpy()
+
+    def state(self, stepped: bool) -> Arrays:
+        return _arrays(self.block.state(stepped))
+
+    def load(self, state: Arrays) -> None:
+        self.block.load(_tensors(state))
+
+
+class RayBlocks:
+    """The blocks of all clients (see `core.clients.Blocks`), and the source of their uploads.
+
+    If an actor dies, another one takes its place: it gets the state that the block had when it was last
+    read, and repeats the jobs since then.
+    """
+
+    def __init__(self, begin: Start, module: nn.Module, data: Splits, say: Say) -> None:
+        self.say, self.ray, self.settings = say, connect(begin.settings.address), begin.settings
+        errors = self.ray.exceptions
+        self.lost = (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError)
+        self.full = (errors.ObjectStoreFullError, errors.OutOfDiskError)
+        clients = len(data.train)
+        own = begin.settings.model_copy(update={"path": begin.model.path})
+        batch = data.train.first(own.batch_size)
+        self._by_value(begin.algorithm, module, data.train.augment)
+        self.given = self.ray.put(Given(module, begin.algorithm, own, batch, clients))
+        self.sizes: Integers = data.train.sizes.numpy()
+        self.bounds = shares(clients, halves.group_of(begin, clients), self._count())
+        splits = {"train": data.train, "test": data.test, "holdout": data.holdout}
+        public = {"game": _parts(data.game), "server_test": _parts(data.server_test)}
+        self.data = [
+            self.ray.put(
+                {
+                    **{role: _parts(split.block(*bound)) for role, split in splits.items() if split},
+                    **public,
+                }
+            )
+            for bound in self.bounds
+        ]
+        self.snapshot: list[Any] = [None] * len(self.bounds)  # the state of each block when it was last read
+        self.log: list[tuple[Any, dict[int, list[jobs.Job]]]] = []  # what has changed blocks since then
+        self.deaths = [0] * len(self.bounds)
+        self.actors = [self._start() for _ in self.bounds]
+        self.sent: tuple[State, Any] | None = None
+        facts = [
+            _good(told)
+            for told in self._ask({who: self._place(who) for who in range(len(self.bounds))}).values()
+        ]
+        self._check(versions(begin.model.arithmetic), facts)
+        self.keeps, self.names = bool(facts[0]["keeps"]), list(facts[0]["uploads"])
+
+    def receive(self, sent: State) -> None:
+        """Put what the server sends into the object store, once."""
+        if self.sent is None or any(not torch.equal(self.sent[0][name], sent[name]) for name in sent):
+            self.sent = {name: value.clone() for name, value in sent.items()}, None
+            with self._store_named():
+                self.sent = self.sent[0], self.ray.put(_arrays(self.sent[0]))
+
+    def run(self, wanted: list[jobs.Job]) -> list[object]:
+        answers = self._run(wanted, [self._owner(int(job.ids[0])) for job in wanted])
+        changing: dict[int, list[jobs.Job]] = {}
+        for job in wanted:
+            if job.kind in CHANGING:
+                changing.setdefault(self._owner(int(job.ids[0])), []).append(job)
+        if changing:
+            assert self.sent is not None
+            self.log.append((self.sent[1], changing))
+        if len(self.log) > LONGEST_LOG:
+            self.state(stepped=False)
+        return answers
+
+    def run_for_server(self, wanted: list[server.Job], sent: State) -> list[object]:
+        """The server's own evaluations: of uploads where they are, of the shared model anywhere."""
+        self.receive({name: rows[0] for name, rows in sent.items()})
+        owners = [
+            self._owner(int(job.ids[0])) if job.kind == "uploads" else number % len(self.actors)
+            for number, job in enumerate(wanted)
+        ]
+        return self._run(wanted, owners)
+
+    def rows(self, name: str, ids: Integers) -> Tensor:
+        found = self._ask({who: ("rows", name, own) for who, own in self._divided(ids).items()})
+        return torch.cat([torch.from_numpy(found[who].copy()) for who in sorted(found)])
+
+    def sum(self, name: str, ids: Integers, weights: Tensor) -> Tensor:
+        shares, at = {}, 0
+        for who, own in self._divided(ids).items():
+            shares[who] = ("sum", name, own, weights[at : at + len(own)].numpy())
+            at += len(own)
+        found = self._ask(shares)
+        return sums.joined(
+            [sums.Parts(numbers, torch.from_numpy(rows.copy())) for numbers, rows in found.values()]
+        )
+
+    def state(self, stepped: bool) -> State:
+        found = self._ask(dict.fromkeys(range(len(self.bounds)), ("state", stepped)))
+        self.snapshot, self.log = [found[who] for who in range(len(self.bounds))], []
+        return {
+            name: torch.from_numpy(np.concatenate([own[name] for own in self.snapshot]))
+            for name in self.snapshot[0]
+        }
+
+    def load(self, state: State) -> None:
+        parts = [
+            {
+                name: value[start:stop].numpy()
+                for name, value in state.items()
+                if name.startswith(("kept.", "clients."))
+            }
+            for start, stop in self.bounds
+        ]
+        self._ask({who: ("load", part) for who, part in enumerate(parts)})
+        self.snapshot, self.log = parts, []
+
+    def close(self) -> None:
+        for actor in self.actors:
+            self._end(actor)
+        if not self.settings.address:
+            self.ray.shutdown()
+
+    def _run(self, wanted: Sequence[Any], owners: list[int]) -> list[object]:
+        assert self.sent is not None
+        mine: dict[int, list[int]] = {}
+        for number, owner in enumerate(owners):
+            mine.setdefault(owner, []).append(number)
+        found = self._ask(
+            {who: ("run", self.sent[1], [wanted[n] for n in numbers]) for who, numbers in mine.items()}
+        )
+        answers: list[object] = [None] * len(wanted)
+        for who, numbers in mine.items():
+            for number, answer in zip(numbers, _good(found[who]), strict=True):
+                answers[number] = answer
+        return answers
+
+    def _ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Call a method of some actors, all at once, and wait. A dead actor is replaced and asked again."""
+        asked = {who: self._call(who, *call) for who, call in calls.items()}
+        found = {}
+        for who, call in calls.items():
+            while who not in found:
+                try:
+                    with self._store_named():
+                        found[who] = self.ray.get(asked[who])
+                except self.lost as error:
+                    self._replace(who, error)
+                    asked[who] = self._call(who, *call)
+            self.deaths[who] = 0
+        return found
+
+    def _call(self, who: int, method: str, *arguments: Any) -> Any:
+        return getattr(self.actors[who], method).remote(*arguments)
+
+    def _start(self) -> Any:
+        """An actor. One that takes the place of another may have to share a core."""
+        free = not hasattr(self, "actors") or self.ray.available_resources().get("CPU", 0) >= 1
+        options = {"num_cpus": 1 if free else 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        return self.ray.remote(Actor).options(**options).remote()
+
+    def _end(self, actor: Any) -> None:
+        with suppress(Exception):  # it may be dead, or out of reach
+            self.ray.kill(actor)
+
+    def _place(self, who: int) -> tuple[Any, ...]:
+        return "build", self.given, self.bounds[who][0], self.data[who]
+
+    def _replace(self, who: int, error: Exception) -> None:
+        self.deaths[who] += 1
+        if self.deaths[who] == MOST_DEATHS:
+            raise UserError(
+                f"{MOST_DEATHS} actors of the same clients died ({_first_line(error)}); "
+                "nothing already written is lost, and `pagefl resume` goes on"
+            )
+        start, stop = self.bounds[who]
+        self.say(f"the actor of clients {start} to {stop - 1} died; another one takes its place")
+        self._end(self.actors[who])
+        self.actors[who] = self._start()
+        self._call(who, *self._place(who))
+        if self.snapshot[who] is not None:
+            self._call(who, "load", self.snapshot[who])
+        for sent, changing in self.log:
+            if who in changing:
+                self._call(who, "run", sent, changing[who])
+
+    @contextmanager
+    def _store_named(self) -> Iterator[None]:
+        try:
+            yield
+        except self.full as error:
+            raise UserError(
+                f"Ray's object store is full ({_first_line(error)}); start Ray with a larger "
+                "--object-store-memory, or use fewer clients or a smaller model; nothing already written is "
+                "lost"
+            ) from None
+
+    def _divided(self, ids: Integers) -> dict[int, Integers]:
+        """These clients by the actors that hold them."""
+        owners = np.searchsorted([stop for _, stop in self.bounds], ids, side="right")
+        return {int(who): ids[owners == who] for who in np.unique(owners)}
+
+    def _owner(self, client: int) -> int:
+        return next(who for who, (_, stop) in enumerate(self.bounds) if client < stop)
+
+    def _by_value(self, *objects: object) -> None:
+        """A user's own code need not be installed on the other machines."""
+        for own in objects:
+            name = getattr(own, "__module__", None) or "builtins"
+            if name.partition(".")[0] not in ("pagefl", "torch", "__main__", "builtins"):
+                self.ray.cloudpickle.register_pickle_by_value(sys.modules[name])
+
+    def _count(self) -> int:
+        """Actors that the cluster has room for."""
+        have, wanted = int(self.ray.cluster_resources().get("CPU", 0)), self.settings.workers
+        if have < max(1, wanted):
+            raise UserError(
+                f"workers = {wanted}: the Ray cluster has {have} CPUs, and each actor takes one; "
+                f"{f'use at most {have} workers, or add' if have else 'add'} machines"
+            )
+        return wanted or have
+
+    def _check(self, here: dict[str, str], found: list[dict[str, Any]]) -> None:
+        for name, value in here.items():
+            for who, facts in enumerate(found):
+                if facts[name] != value:
+                    raise UserError(
+                        f"actor {who} has {name} {facts[name]}, and this process has {value}: results would "
+                        "differ; install the same versions on all machines"
+                    )
+
+
+class ClusterSimulation(Simulation):
+    """A federation whose clients are on a cluster."""
+
+    def __init__(self, begin: Start, module: nn.Module, data: Splits, say: Say) -> None:
+        self.blocks = RayBlocks(begin, module, data, say)
+        clients = halves.client_half(begin, self.blocks)
+        server_half = halves.server_half(begin, data.of_server, clients.size, uploads={})
+        server_half.source = self.blocks
+        server_half.run_jobs = lambda wanted: self.blocks.run_for_server(wanted, server_half.sent)
+        self.server, self.clients, self.settings = server_half, clients, begin.settings
+        roles = {"train": data.train, "test": data.test, "reward": data.holdout or data.train}
+        kind = begin.row.dtype
+        self.held = {role: own.of_type(kind, f"client {{}} ({role})") for role, own in roles.items()}
+
+    def models(self) -> tuple[Tensor, Tensor]:
+        return self.server.model_row, self.clients.state()["clients.personal"]
+
+    @property
+    def data(self) -> dict[str, Examples]:
+        return {**self.held, **self.server.data}
+
+    @contextmanager
+    def with_workers(self, say: Say = lambda line: None) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.blocks.close()
+
+
+def simulate(task: Task, algorithm: Algorithm, settings: Settings, say: Say) -> ClusterSimulation:
+    if settings.device != "cpu":
+        raise UserError(f"device = {settings.device}: executor = ray trains on CPUs; expected cpu")
+    paths.check_device(settings.device)
+    data = split(task, settings)
+    module = task.fresh_module(settings.seed)
+    begin = halves.start(module, algorithm, settings, data.train, say)
+    return ClusterSimulation(begin, module, data, say)
+
+
+def connect(address: str) -> Any:
+    """Ray, connected to the cluster at this address. Without one, Ray is started on this machine."""
+    try:
+        import ray
+    except ImportError:
+        raise UserError("executor = ray needs Ray; install it with `pip install 'pagefl[cluster]'`") from None
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns of it otherwise
+    own: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        own["address"] = address
+    else:  # what this process may use, not what the machine has
+        own |= {
+            "num_cpus": len(os.sched_getaffinity(0)),
+            "object_store_memory": max(2**27, int(0.3 * available())),
+            "include_dashboard": False,
+        }
+    try:
+        ray.init(ignore_reinit_error=bool(address), **own)
+    except Exception as error:  # Ray raises many kinds
+        raise UserError(
+            f"address = {address or 'none'}: Ray cannot be reached ({_first_line(error)}); "
+            "start it with `ray start --head`, or leave the address out"
+        ) from None
+    return ray
+
+
+def shares(clients: int, group: int, actors: int) -> list[tuple[int, int]]:
+    """The first client of each actor and the one behind its last: whole groups, as even as can be."""
+    groups = -(-clients // group)
+    bounds = [round(i * groups / min(actors, groups)) * group for i in range(min(actors, groups) + 1)]
+    return [(start, min(stop, clients)) for start, stop in pairwise(bounds)]
+
+
+def versions(arithmetic: str) -> dict[str, str]:
+    """What must be the same on all machines."""
+    own = {name: version(name) for name in ("pagefl", "torch", "numba", "numpy")}
+    return {**own, "Python": platform.python_version(), "arithmetic": arithmetic}
+
+
+def _good(told: tuple[bool, Any]) -> Any:
+    good, found = told
+    if not good:
+        raise UserError(found)
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return shortened(str(error).strip().split("\n")[0])
+
+
+def _parts(examples: Examples) -> dict[str, Any]:
+    """As what Ray moves without a copy."""
+    arrays = {name: getattr(examples, name).numpy() for name in ("x", "y", "starts")}
+    return {**arrays, "augment": examples.augment, "in_order": examples.in_order}
+
+
+def _examples(parts: Mapping[str, Any]) -> Examples:
+    x, y, starts = (torch.from_numpy(parts[name]) for name in ("x", "y", "starts"))
+    return Examples(x, y, starts, parts["augment"], parts["in_order"])
+
+
+def _arrays(state: State) -> Arrays:
+    return {name: value.numpy() for name, value in state.items()}
+
+
+def _tensors(arrays: Arrays) -> State:
+    return {name: torch.from_numpy(value) for name, value in arrays.items()}
