@@ -1,6 +1,6 @@
 """Real processes: SuperLink, SuperNodes, TLS, authentication, and what happens when some of them die.
 
-These tests mostly wait. They begin early and side by side, the longest first.
+These tests mostly wait: tests/conftest.py lets them begin early, side by side.
 """
 
 import json
