@@ -1,9 +1,9 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# tests go to whichever core is free, in the order of tests/conftest.py; those of a group, which share something
+# tests go to whichever worker is free, in the order of tests/conftest.py; those of a group, which share something
 # expensive, to the same one
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -15,14 +15,15 @@ demo: $(INSTALLED) ## install, run FedAvg, PAGE and page-shared on real digits, 
 	  --lr 0.01 --epochs 1 --rounds 60 --out runs/demo/$$players || exit; done
 	@$(BIN)/pagefl report runs/demo/fixed runs/demo/page runs/demo/page-shared --out runs/demo/report.html
 
+# more workers than cores: those that wait for the processes of a deployment leave theirs to others
 test: $(INSTALLED) chromium ## install, and run the whole suite
-	$(PYTEST)
+	$(PYTEST) -n 4
 
 check: $(INSTALLED) ## format, lint, types and every test that is not slow
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -q -m "not slow"
+	$(PYTEST) -n 2 -q -m "not slow"
 
 format: $(INSTALLED) ## write the code as the formatter wants it
 	$(BIN)/ruff format .

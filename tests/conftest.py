@@ -16,8 +16,8 @@ from process_state import process_state_kept  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Plans first: one worker compiles their operations, while another has tests that need no plan. Then slow
-    tests, so that at the end no worker waits for another's.
+    """Plans first: one worker compiles their operations, while others have tests that need no plan. Then
+    deployments, which mostly wait, and other slow tests, so that at the end no worker waits for another's.
     """
     items.sort(key=turn)
 
@@ -26,9 +26,11 @@ def turn(item: pytest.Item) -> int:
     group = item.get_closest_marker("xdist_group")
     if group and group.args == ("plans",):
         return 0
+    if item.path.match("e2e/test_deploy.py"):
+        return 1
     if item.get_closest_marker("slow"):
-        return {"learning": 1, "e2e": 2}.get(item.path.parent.name, 3)
-    return 4
+        return {"learning": 2, "e2e": 3}.get(item.path.parent.name, 4)
+    return 5
 
 
 @pytest.fixture(autouse=True)

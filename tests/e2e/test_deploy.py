@@ -1,4 +1,7 @@
-"""Real processes: SuperLink, SuperNodes, TLS, authentication, and what happens when some of them die."""
+"""Real processes: SuperLink, SuperNodes, TLS, authentication, and what happens when some of them die.
+
+These tests mostly wait: tests/conftest.py lets them begin early, side by side.
+"""
 
 import json
 import os
@@ -66,6 +69,44 @@ def assert_same(folder: Path, spec) -> None:
             assert ours[name] == pytest.approx(theirs[name], abs=1e-4, rel=1e-4), (name, ours["round"])
 
 
+def enough_to_answer() -> float:
+    """Seconds for a node that is alive: for every message it starts a process, which takes longer on a busy
+    machine. What nodes would have to compile is compiled first.
+    """
+    pagefl.run(spec_of("scaffold", "page", clients=2, rounds=1, personal=NEVER))
+    begun = monotonic()
+    subprocess.run([sys.executable, "-c", "import pagefl.deploy.client_app"], check=True)
+    return max(30.0, 10 * (monotonic() - begun))
+
+
+def test_a_node_that_is_killed_comes_back(tmp_path):
+    """In the middle of a round; its control and its agent go on from its disk."""
+    spec = spec_of(
+        "scaffold",
+        "page",
+        clients=2,
+        rounds=3,
+        personal=NEVER,
+        deploy={"deadline": enough_to_answer(), "fewest": 0.5},
+    )
+    folder = tmp_path / "run"
+    with started(spec, folder) as local:
+        wait_for(lambda: rounds_of(folder) >= 1, "a round")
+        (state,) = (local.own / "node-1").iterdir()
+        before = checkpoint.read(state / checkpoint.NAME)[1]["round"]
+        local.kill("node-1")
+        local.start_node(1)
+        local.watch(lambda entry: None, lambda message: None)
+    rounds = api.load(folder).rounds
+    assert [entry["round"] for entry in rounds] == [1, 2, 3]
+    assert all(entry["participants"] >= 1 for entry in rounds)
+    tensors, facts = checkpoint.read(state / checkpoint.NAME)
+    assert facts["round"] >= before
+    assert tensors["kept.control"].abs().sum() > 0
+    # it missed a round, not its memory
+    assert int(tensors["clients_agent.replay.written"][0]) >= facts["round"] - 2
+
+
 def test_nodes_and_intruders(tmp_path):
     """PAGE's players on SCAFFOLD's rule, with TLS and authentication: the simulation's result, and
     strangers are refused."""
@@ -107,7 +148,7 @@ def intrude(local: Local, folder: Path) -> None:
 
 def test_a_server_that_is_killed_goes_on_by_the_same_command(tmp_path):
     """PAGE: the end is that of an undisturbed run."""
-    spec = spec_of("fedavg", "page", clients=2, rounds=2, personal=NEVER)
+    spec = spec_of("fedavg", "page", clients=1, rounds=2, personal=NEVER)
     file, folder = tmp_path / "spec.toml", tmp_path / "run"
     file.write_text(spec.toml())
     command = [
@@ -118,7 +159,7 @@ def test_a_server_that_is_killed_goes_on_by_the_same_command(tmp_path):
         "local",
         str(file),
         "--nodes",
-        "2",
+        "1",
         "--out",
         str(folder),
     ]
@@ -154,44 +195,8 @@ def superlink_of(parent: int) -> int:
     raise AssertionError("there is no SuperLink")
 
 
-def enough_to_answer() -> float:
-    """Seconds for a node that is alive: for every message it starts a process, which takes longer on a busy
-    machine.
-    """
-    begun = monotonic()
-    subprocess.run([sys.executable, "-c", "import pagefl.deploy.client_app"], check=True)
-    return max(18.0, 6 * (monotonic() - begun))
-
-
-def test_a_node_that_is_killed_comes_back(tmp_path):
-    """In the middle of a round; its control and its agent go on from its disk."""
-    spec = spec_of(
-        "scaffold",
-        "page",
-        clients=2,
-        rounds=3,
-        personal=NEVER,
-        deploy={"deadline": enough_to_answer(), "fewest": 0.5},
-    )
-    folder = tmp_path / "run"
-    with started(spec, folder) as local:
-        wait_for(lambda: rounds_of(folder) >= 1, "a round")
-        (state,) = (local.own / "node-1").iterdir()
-        before = checkpoint.read(state / checkpoint.NAME)[1]["round"]
-        local.kill("node-1")
-        local.start_node(1)
-        local.watch(lambda entry: None, lambda message: None)
-    rounds = api.load(folder).rounds
-    assert [entry["round"] for entry in rounds] == [1, 2, 3]
-    assert all(entry["participants"] >= 1 for entry in rounds)
-    tensors, facts = checkpoint.read(state / checkpoint.NAME)
-    assert facts["round"] >= before
-    assert tensors["kept.control"].abs().sum() > 0
-    # it missed a round, not its memory
-    assert int(tensors["clients_agent.replay.written"][0]) >= facts["round"] - 2
-
-
 def test_ctrl_c_leaves_nothing_running(tmp_path):
+    """While the server and a node are at work."""
     spec, folder = spec_of("fedavg", "fixed", clients=1, rounds=50, personal=NEVER), tmp_path / "run"
     file = tmp_path / "spec.toml"
     file.write_text(spec.toml())
@@ -210,7 +215,8 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
     # Whoever runs tests in the background has interrupts ignored, and so would what they start.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    wait_for(lambda: rounds_of(folder) >= 1, "a round")
+    wait_for(lambda: any("flwr-clientapp" in program for program in started_by(folder)), "a node's app")
+    assert any("flwr-serverapp" in program for program in started_by(folder))
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=SECONDS)
     assert started.returncode == 130

@@ -31,7 +31,7 @@ def start(cache: Path | None, *hows: dict, **environment: str) -> subprocess.Com
     own = {} if cache is None else {"NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache)}
     variables = {**kept, **own, **environment}
     command = [sys.executable, str(SCRIPT), *map(json.dumps, hows)]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1200, check=False)
 
 
 def answers(*arguments, **environment: str) -> list[dict]:
