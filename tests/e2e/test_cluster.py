@@ -31,7 +31,7 @@ SECONDS = 600.0  # a busy machine is slow, and only what never ends fails
 def two_nodes():
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     found.add_node(num_cpus=2)
     yield found
@@ -49,6 +49,14 @@ def pooled(two_nodes, monkeypatch):
 
 
 POOL: list[object] = []
+
+
+@pytest.fixture
+def nodes(two_nodes):
+    """All of their CPUs are free."""
+    while POOL:
+        ray.kill(POOL.pop())
+    return two_nodes
 
 
 def assert_same(ours, theirs) -> None:
@@ -128,7 +136,7 @@ def mortal(**more: object) -> dict:
     )
 
 
-def test_an_actor_that_dies_in_a_round(two_nodes, tmp_path):
+def test_an_actor_that_dies_in_a_round(nodes, tmp_path):
     """Its clients go on from the state that they had, though no checkpoint has been written since."""
     own = mortal()
     said: list[str] = []
@@ -136,7 +144,7 @@ def test_an_actor_that_dies_in_a_round(two_nodes, tmp_path):
         **own,
         algorithm=Mortal(str(tmp_path / "flag")),
         executor="ray",
-        address=two_nodes.address,
+        address=nodes.address,
         say=said.append,
     )
     assert (tmp_path / "flag").exists()
@@ -144,33 +152,30 @@ def test_an_actor_that_dies_in_a_round(two_nodes, tmp_path):
     assert_same(run, pagefl.run(**own, algorithm=Mortal()))
 
 
-def test_a_node_that_is_removed_in_a_round(two_nodes, tmp_path):
-    POOL.clear()  # some were there
-    node, flag = two_nodes.add_node(num_cpus=2), tmp_path / "flag"
+def test_a_node_that_is_removed_in_a_round(nodes, tmp_path):
+    node, flag = nodes.add_node(num_cpus=2), tmp_path / "flag"
 
     def remove() -> None:
         end = monotonic() + SECONDS
         while not flag.exists() and monotonic() < end:
             sleep(0.1)
-        two_nodes.remove_node(node, allow_graceful=False)
+        nodes.remove_node(node, allow_graceful=False)
 
     thread = threading.Thread(target=remove)
     thread.start()
     own = mortal()
     own["workers"] = 3
-    run = pagefl.run(
-        **own, algorithm=Mortal(str(flag), waits=True), executor="ray", address=two_nodes.address
-    )
+    run = pagefl.run(**own, algorithm=Mortal(str(flag), waits=True), executor="ray", address=nodes.address)
     thread.join()
     assert_same(run, pagefl.run(**own, algorithm=Mortal()))
 
 
-def test_a_driver_that_is_killed_goes_on(two_nodes, tmp_path):
+def test_a_driver_that_is_killed_goes_on(nodes, tmp_path):
     """On the cluster, and then on this machine alone: checkpoints are the same."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "pagefl", "run", "--task", "synthetic", "--clients", str(CLIENTS)]
     command += ["--algorithm", "scaffold", "--rounds", "400", "--set", "checkpoint_seconds=0.2"]
-    command += ["--set", "personal.when=never", "--executor", "ray", "--address", two_nodes.address]
+    command += ["--set", "personal.when=never", "--executor", "ray", "--address", nodes.address]
     command += ["--workers", "2", "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     end = monotonic() + SECONDS
@@ -192,14 +197,14 @@ def test_a_driver_that_is_killed_goes_on(two_nodes, tmp_path):
     )
 
 
-def test_what_the_cluster_does_not_have_is_named(two_nodes, monkeypatch):
+def test_what_the_cluster_does_not_have_is_named(nodes, monkeypatch):
     own = {**settings(task={"name": "synthetic", "clients": CLIENTS}), "executor": "ray"}
     with pytest.raises(UserError, match=r"workers = 99: the Ray cluster has \d+ CPUs"):
-        pagefl.run(**own, address=two_nodes.address, workers=99)
+        pagefl.run(**own, address=nodes.address, workers=99)
     other = clusters.versions
     monkeypatch.setattr(clusters, "versions", lambda how: {**other(how), "numba": "0.1"})
     with pytest.raises(UserError, match=r"actor 0 has numba .*, and this process has 0\.1"):
-        pagefl.run(**own, address=two_nodes.address, workers=1)
+        pagefl.run(**own, address=nodes.address, workers=1)
 
 
 def test_bad_settings_are_refused_before_anything_starts():

@@ -2,7 +2,7 @@
 
 import typer
 
-from .console import Json, Quick, err, show_result
+from .console import Json, Quick, console, err, show_result
 
 app = typer.Typer(no_args_is_help=True, help="Measure this machine: ratios of one run, alternating.")
 
@@ -59,3 +59,14 @@ def table5(json: Json = False, quick: Quick = False) -> None:
 
     result = round_parts.table5(quick=quick, say=err.print)
     show_result(result, round_parts.table5_table(result), json)
+
+
+@app.command()
+def cluster(json: Json = False, quick: Quick = False) -> None:
+    """A round on Ray's actors against a round with local workers, and the bytes that move."""
+    from pagefl.bench import cluster_cost
+
+    result = cluster_cost.costs(quick=quick, say=err.print)
+    show_result(result, cluster_cost.table(result), json)
+    if not json:
+        console.print(cluster_cost.table_of_bytes(result))

@@ -17,6 +17,10 @@ class Source(Protocol):
     @property
     def names(self) -> list[str]: ...
 
+    @property
+    def size(self) -> int:
+        """Bytes that one client uploads."""
+
     def rows(self, name: str, ids: Integers) -> Tensor:
         """A row for each of these clients."""
 
@@ -33,6 +37,10 @@ class Here:
     @property
     def names(self) -> list[str]:
         return list(self.held)
+
+    @property
+    def size(self) -> int:
+        return sum(rows[0].nbytes for rows in self.held.values())
 
     def rows(self, name: str, ids: Integers) -> Tensor:
         rows = self.held[name]

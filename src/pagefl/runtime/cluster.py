@@ -64,7 +64,11 @@ class Actor:
             self._build(given, first, data)
         except UserError as error:
             return False, str(error)
-        facts = {"keeps": self.block.keeps, "uploads": list(self.server.uploads)}
+        facts = {
+            "keeps": self.block.keeps,
+            "uploads": list(self.server.uploads),
+            "size": self.server.source.size,
+        }
         return True, {**versions(self.arithmetic), **facts}
 
     def _build(self, given: Given, first: int, data: Mapping[str, Any]) -> None:
@@ -147,6 +151,7 @@ class RayBlocks:
         self.snapshot: list[Any] = [None] * len(self.bounds)  # the state of each block when it was last read
         self.log: list[tuple[Any, dict[int, list[jobs.Job]]]] = []  # what has changed blocks since then
         self.deaths = [0] * len(self.bounds)
+        self.moved = 0  # bytes of arrays between this process and actors
         self.actors = [self._start() for _ in self.bounds]
         self.sent: tuple[State, Any] | None = None
         facts = [
@@ -154,7 +159,7 @@ class RayBlocks:
             for told in self._ask({who: self._place(who) for who in range(len(self.bounds))}).values()
         ]
         self._check(versions(begin.model.arithmetic), facts)
-        self.keeps, self.names = bool(facts[0]["keeps"]), list(facts[0]["uploads"])
+        self.keeps, self.names, self.size = (facts[0][name] for name in ("keeps", "uploads", "size"))
 
     def receive(self, sent: State) -> None:
         """Put what the server sends into the object store, once."""
@@ -162,6 +167,7 @@ class RayBlocks:
             self.sent = {name: value.clone() for name, value in sent.items()}, None
             with self._store_named():
                 self.sent = self.sent[0], self.ray.put(_arrays(self.sent[0]))
+            self.moved += len(self.actors) * _size(_arrays(self.sent[0]))
 
     def run(self, wanted: list[jobs.Job]) -> list[object]:
         answers = self._run(wanted, [self._owner(int(job.ids[0])) for job in wanted])
@@ -252,6 +258,7 @@ class RayBlocks:
                     self._replace(who, error)
                     asked[who] = self._call(who, *call)
             self.deaths[who] = 0
+            self.moved += _size(call) + _size(found[who])
         return found
 
     def _call(self, who: int, method: str, *arguments: Any) -> Any:
@@ -316,13 +323,19 @@ class RayBlocks:
 
     def _count(self) -> int:
         """Actors that the cluster has room for."""
-        have, wanted = int(self.ray.cluster_resources().get("CPU", 0)), self.settings.workers
+        have, free = (
+            int(found.get("CPU", 0))
+            for found in (self.ray.cluster_resources(), self.ray.available_resources())
+        )
+        wanted = self.settings.workers
         if have < max(1, wanted):
             raise UserError(
                 f"workers = {wanted}: the Ray cluster has {have} CPUs, and each actor takes one; "
                 f"{f'use at most {have} workers, or add' if have else 'add'} machines"
             )
-        return wanted or have
+        if free < max(1, wanted):
+            self.say(f"{free} of the Ray cluster's {have} CPUs are free; waiting for {max(1, wanted)} …")
+        return wanted or max(1, free)
 
     def _check(self, here: dict[str, str], found: list[dict[str, Any]]) -> None:
         for name, value in here.items():
@@ -380,6 +393,7 @@ def connect(address: str) -> Any:
     except ImportError:
         raise UserError("executor = ray needs Ray; install it with `pip install 'pagefl[cluster]'`") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray that is started here; 15 would be Ray's own
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns of it otherwise
     own: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
@@ -422,6 +436,14 @@ def _good(told: tuple[bool, Any]) -> Any:
 
 def _first_line(error: Exception) -> str:
     return shortened(str(error).strip().split("\n")[0])
+
+
+def _size(message: Any) -> int:
+    """Bytes of the arrays in a message."""
+    if isinstance(message, np.ndarray):
+        return message.nbytes
+    parts = message.values() if isinstance(message, Mapping) else message
+    return sum(map(_size, parts)) if isinstance(message, (Mapping, tuple, list)) else 0
 
 
 def _parts(examples: Examples) -> dict[str, Any]:

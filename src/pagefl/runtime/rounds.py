@@ -148,6 +148,7 @@ class Rounds:
             if played.losses is None
             else (float(played.losses.critic.mean()), float(played.losses.actor.mean()))
         )
+        half, answer = self.game.follower.half, played.answer
         earned = {"server": played.reward, "clients": self._clients_reward(played)}
         clients = (_mean(told["critic_loss"]), _mean(told["actor_loss"]))
         agents = {"clients": taught if np.isnan(clients[0]) else clients, "server": server}
@@ -181,6 +182,8 @@ class Rounds:
                 if losses is not None
                 for part, loss in zip(("critic", "actor"), losses, strict=True)
             },
+            "bytes_down": len(asked) * _size(played.orders.sent, played.orders.policy),
+            "bytes_up": len(answer.clients) * half.source.size + _size(answer.experience),
             "bias": str(played.orders.demand),
             "protocol": self.settings.protocol,
             "seconds": seconds,
@@ -242,6 +245,11 @@ def _shapes(state: dict[str, Tensor]) -> dict[str, Size]:
         for name, value in state.items()
         if ".replay." not in name and name != f"clients.{STEPPED}" and name not in TOLD
     }
+
+
+def _size(*states: dict[str, Tensor]) -> int:
+    """Bytes of these tensors."""
+    return sum(value.nbytes for state in states for value in state.values())
 
 
 def _mean(values: Floats) -> float:
