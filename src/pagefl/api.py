@@ -115,10 +115,14 @@ def resume(
     players: str | Players | None = None,
     rounds: int | None = None,
     restart: bool = False,
+    executor: str | None = None,
+    address: str | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
 ) -> Run:
     """Continue from the last checkpoint to the last round of the spec, or to `rounds`.
+
+    It goes on with local workers, unless `executor` and `address` name a cluster.
 
     If the run used the user's own task, algorithm or players, give these objects or their names again. If
     records or checkpoints are damaged, this raises an error and changes nothing. `restart=True` moves them to
@@ -128,7 +132,16 @@ def resume(
     own = Own(
         _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
     )
-    spec = spec_of(path, own, rounds, restart=restart, algorithm=algorithm, players=players)
+    spec = spec_of(
+        path,
+        own,
+        rounds,
+        restart=restart,
+        algorithm=algorithm,
+        players=players,
+        executor=executor,
+        address=address,
+    )
     return _play(spec, own, RunDirectory(path, spec.toml(), restart=restart), observe, say)
 
 
@@ -253,11 +266,14 @@ def spec_of(
     restart: bool = False,
     algorithm: object = None,
     players: object = None,
+    executor: str | None = None,
+    address: str | None = None,
 ) -> RunSpec:
     """The complete spec of a run directory.
 
-    `restart`: accept it even if it differs from the spec of the checkpoint. `algorithm` and `players`: the
-    names given by the user. A name in the directory alone is not enough to import code.
+    `restart`: accept it even if it differs from the spec of the checkpoint. `algorithm`, `players`,
+    `executor` and `address`: what the user gave. A name in the directory alone is not enough to import code,
+    and an address in it not enough to connect to.
     """
     raw = _raw_spec(path, restart=restart)
     for kind, given, object_ in (("algorithm", algorithm, own.algorithm), ("players", players, own.players)):
@@ -267,8 +283,10 @@ def spec_of(
                 raise UserError(
                     f"{kind} = {given!r}: the run in {path} was made with {raw[kind].get('name')!r}"
                 )
-    if rounds is not None:
-        specs.override(raw, f"rounds={rounds}")
+    given_by_user = {"rounds": rounds, "executor": executor or "local", "address": address or ""}
+    for name, value in given_by_user.items():
+        if value is not None:
+            specs.override(raw, f"{name}={value}")
     return specs.resolve(raw, *own)
 
 

@@ -207,6 +207,12 @@ def test_what_the_cluster_does_not_have_is_named(nodes, monkeypatch):
         pagefl.run(**own, address=nodes.address, workers=1)
 
 
+def test_a_missing_ray_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"executor = ray needs Ray; .*pagefl\[cluster\]"):
+        pagefl.run(**settings(task={"name": "synthetic", "clients": CLIENTS}), executor="ray")
+
+
 def test_bad_settings_are_refused_before_anything_starts():
     own = settings(task={"name": "synthetic", "clients": CLIENTS})
     with pytest.raises(UserError, match="executor"):

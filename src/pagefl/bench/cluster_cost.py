@@ -52,7 +52,7 @@ def costs(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any
     watch = machine_load.Watch()
     sleep(1.0)  # Ray's processes count as others later
     load = watch.stop()
-    ray = cluster.connect("")
+    ray, _ = cluster.connect("")
     address = str(ray.get_runtime_context().gcs_address)
     try:
         workloads = {}

@@ -20,6 +20,17 @@ Track = Annotated[
     list[str] | None, typer.Option(help="tensorboard or mlflow, beside the run's own records. Repeatable.")
 ]
 
+Executor = Annotated[
+    str | None,
+    typer.Option(
+        help="local (worker processes) or ray (actors of a cluster); the same results.", show_default="local"
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Of a running Ray cluster: auto or HOST:PORT.", show_default="a Ray of its own"),
+]
+
 
 def run(
     spec: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
@@ -47,14 +58,8 @@ def run(
         str | None,
         typer.Option(metavar="INTEGER", help="Worker processes; they change speed, never results."),
     ] = None,
-    executor: Annotated[
-        str | None,
-        typer.Option(help="local (worker processes) or ray (actors of a cluster); the same results."),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="Of a running Ray cluster: auto or HOST:PORT.", show_default="a Ray of its own"),
-    ] = None,
+    executor: Executor = None,
+    address: Address = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, such as algorithm.mu=0.01. Repeatable.")
     ] = None,
@@ -104,6 +109,8 @@ def resume(
     restart: Annotated[
         bool, typer.Option("--restart", help="Put aside what is there and start from round 1.")
     ] = False,
+    executor: Executor = None,
+    address: Address = None,
     algorithm: OwnAlgorithm = None,
     players: OwnPlayers = None,
     track: Track = None,
@@ -116,13 +123,15 @@ def resume(
     """
     from pagefl import api
 
-    spec = api.spec_of(directory, rounds=rounds, restart=restart, algorithm=algorithm, players=players)
     options: dict[str, Any] = {
-        "rounds": spec.rounds,
         "restart": restart,
         "algorithm": algorithm,
         "players": players,
+        "executor": executor,
+        "address": address,
     }
+    spec = api.spec_of(directory, rounds=rounds, **options)
+    options["rounds"] = spec.rounds
     watch(spec, directory, json, track, lambda **watched: api.resume(directory, **options, **watched))
 
 

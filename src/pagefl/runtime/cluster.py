@@ -34,7 +34,7 @@ from .task import Task
 from .workers import keep_memory, memory_errors_named, one_thread
 
 MOST_DEATHS = 3  # of actors of one block in a row
-LONGEST_LOG = 100  # calls that a new actor may have to repeat
+LONGEST_LOG, LARGEST_LOG = 100, 2**28  # calls that a new actor may have to repeat, and bytes of their models
 CHANGING = ("train", "take")  # kinds of jobs that change a block
 Arrays = dict[str, np.ndarray]
 
@@ -126,7 +126,16 @@ class RayBlocks:
     """
 
     def __init__(self, begin: Start, module: nn.Module, data: Splits, say: Say) -> None:
-        self.say, self.ray, self.settings = say, connect(begin.settings.address), begin.settings
+        self.say, self.settings = say, begin.settings
+        self.ray, self.started = connect(begin.settings.address)
+        self.actors: list[Any] = []
+        try:
+            self._build(begin, module, data)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, begin: Start, module: nn.Module, data: Splits) -> None:
         errors = self.ray.exceptions
         self.lost = (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError)
         self.full = (errors.ObjectStoreFullError, errors.OutOfDiskError)
@@ -152,7 +161,8 @@ class RayBlocks:
         self.log: list[tuple[Any, dict[int, list[jobs.Job]]]] = []  # what has changed blocks since then
         self.deaths = [0] * len(self.bounds)
         self.moved = 0  # bytes of arrays between this process and actors
-        self.actors = [self._start() for _ in self.bounds]
+        for _ in self.bounds:
+            self.actors.append(self._start())
         self.sent: tuple[State, Any] | None = None
         facts = [
             _good(told)
@@ -170,6 +180,8 @@ class RayBlocks:
             self.moved += len(self.actors) * _size(_arrays(self.sent[0]))
 
     def run(self, wanted: list[jobs.Job]) -> list[object]:
+        if any(job.kind == "train" for job in wanted):
+            self._shorten_log()
         answers = self._run(wanted, [self._owner(int(job.ids[0])) for job in wanted])
         changing: dict[int, list[jobs.Job]] = {}
         for job in wanted:
@@ -178,9 +190,13 @@ class RayBlocks:
         if changing:
             assert self.sent is not None
             self.log.append((self.sent[1], changing))
-        if len(self.log) > LONGEST_LOG:
-            self.state(stepped=False)
         return answers
+
+    def _shorten_log(self) -> None:
+        """Before training, when nobody needs the last uploads any more."""
+        held = 0 if self.sent is None else len(self.log) * _size(_arrays(self.sent[0]))
+        if len(self.log) > LONGEST_LOG or held > LARGEST_LOG:
+            self.state(stepped=False)
 
     def run_for_server(self, wanted: list[server.Job], sent: State) -> list[object]:
         """The server's own evaluations: of uploads where they are, of the shared model anywhere."""
@@ -228,7 +244,7 @@ class RayBlocks:
     def close(self) -> None:
         for actor in self.actors:
             self._end(actor)
-        if not self.settings.address:
+        if self.started:
             self.ray.shutdown()
 
     def _run(self, wanted: Sequence[Any], owners: list[int]) -> list[object]:
@@ -266,7 +282,8 @@ class RayBlocks:
 
     def _start(self) -> Any:
         """An actor. One that takes the place of another may have to share a core."""
-        free = not hasattr(self, "actors") or self.ray.available_resources().get("CPU", 0) >= 1
+        beginning = len(self.actors) < len(self.bounds)
+        free = beginning or self.ray.available_resources().get("CPU", 0) >= 1
         options = {"num_cpus": 1 if free else 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         return self.ray.remote(Actor).options(**options).remote()
 
@@ -386,12 +403,17 @@ def simulate(task: Task, algorithm: Algorithm, settings: Settings, say: Say) -> 
     return ClusterSimulation(begin, module, data, say)
 
 
-def connect(address: str) -> Any:
-    """Ray, connected to the cluster at this address. Without one, Ray is started on this machine."""
+def connect(address: str) -> tuple[Any, bool]:
+    """Ray, connected to the cluster at this address, and whether it was started here.
+
+    Without an address, Ray is started on this machine, unless this process uses one already.
+    """
     try:
         import ray
     except ImportError:
         raise UserError("executor = ray needs Ray; install it with `pip install 'pagefl[cluster]'`") from None
+    if ray.is_initialized():
+        return ray, False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray that is started here; 15 would be Ray's own
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns of it otherwise
@@ -405,13 +427,13 @@ def connect(address: str) -> Any:
             "include_dashboard": False,
         }
     try:
-        ray.init(ignore_reinit_error=bool(address), **own)
+        ray.init(**own)
     except Exception as error:  # Ray raises many kinds
         raise UserError(
             f"address = {address or 'none'}: Ray cannot be reached ({_first_line(error)}); "
             "start it with `ray start --head`, or leave the address out"
         ) from None
-    return ray
+    return ray, not address
 
 
 def shares(clients: int, group: int, actors: int) -> list[tuple[int, int]]:
