@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -10,11 +11,12 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pagefl.core import cores
-from pagefl.core.errors import UserError, shortened
+from pagefl.core.errors import UserError, shortened, shown
 
 from .one_run import Ending, Task, attempt_on_node, versions
 
 RETRIES = 10  # of a task whose node or process is lost: each goes on from the checkpoint
+CONNECT_SECONDS = 10.0
 STORE = 100 * 2**20  # bytes: nothing but the endings of tasks is ever in it
 
 
@@ -111,13 +113,23 @@ def _connect(ray: Any, address: str | None) -> None:
             )
             return
         try:
+            if address != "auto":
+                _answers(address)
             ray.init(address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+        except (OSError, RuntimeError, ValueError, AssertionError) as error:
             cause = shortened(" ".join(str(error).split()), 200)
             raise UserError(
-                f"address = {address}: cannot connect to a Ray cluster there ({cause}); start one with `ray "
-                "start --head`, or leave the address out"
+                f"address = {shown(address)}: cannot connect to a Ray cluster there ({cause}); expected auto "
+                "or HOST:PORT of a cluster that `ray start --head` has started"
             ) from None
+
+
+def _answers(address: str) -> None:
+    """Raise if nobody listens there. Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("no HOST:PORT")
+    socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 @contextmanager
