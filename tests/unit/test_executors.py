@@ -105,7 +105,7 @@ def test_a_run_that_fails_is_named_and_the_other_goes_on(executor, cluster, tmp_
     assert "not finite" in frame["problem"][1]
 
 
-LONG = specs.resolve({**SMALL, "rounds": 1500, "checkpoint_seconds": 0.2})
+LONG = specs.resolve({**SMALL, "rounds": 3000, "checkpoint_seconds": 0.2})
 
 
 @pytest.fixture(scope="module")
@@ -172,18 +172,18 @@ def test_a_run_goes_on_when_its_node_is_lost(undisturbed, tmp_path):
 def test_a_requeued_job_goes_on_with_the_same_bits(undisturbed, tmp_path, monkeypatch):
     """Slurm's signals of a preemption: a TERM, and then the one by which submitit queues it again."""
     monkeypatch.setattr(slurm_jobs, "CLUSTER", "local")
-    stopped: list[int] = []
+    signals, processes, stopped = [signal.SIGTERM, signal.SIGUSR2], [], []
 
     def preempt(progress):
-        if not stopped and progress.rounds_done > 3:
+        if signals and progress.rounds_done > 3:
+            processes.append(processes[0] if processes else holder(tmp_path / sweep.name_of(LONG)))
+            os.kill(processes[-1], signals.pop(0))
             stopped.append(progress.rounds_done)
-            process = holder(tmp_path / sweep.name_of(LONG))
-            os.kill(process, signal.SIGTERM)
-            os.kill(process, signal.SIGUSR2)
 
     done = sweep.run_missing([LONG], tmp_path, watch=preempt, place=Place("slurm"))
     assert (done.finished, done.failed) == (1, {})
-    assert stopped[0] < LONG.rounds
+    assert len(stopped) == 2
+    assert stopped[1] < LONG.rounds
     assert results(tmp_path) == results(undisturbed)
     logs = "".join(path.read_text() for path in tmp_path.glob("slurm/*_log.*"))
     assert "Requeued job" in logs

@@ -1,7 +1,6 @@
 """Runs as Slurm jobs, through submitit. A job that is preempted or runs out of time is queued again."""
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +17,7 @@ MINUTES = 60  # of a job, if the user does not say
 REQUEUED = 1000  # times that a job may run out of time
 ARRAY = 500  # jobs in one array; most sites allow 1000
 POLL_SECONDS = 0.2
+PATIENCE_SECONDS = 120.0  # of a job that was told to stop
 SHARED = {"time": "timeout_min", "job_name": "name", "cpus_per_task": "cpus_per_task"}  # names of submitit
 NUMBERS = {
     "time": "whole minutes, such as 120",
@@ -32,13 +32,12 @@ class Run:
     """What submitit pickles: a name and, as arguments, text and numbers."""
 
     def __call__(self, spec_text: str, path: str, workers: int, wanted: dict[str, str]) -> Ending:
-        # Slurm sends a TERM first, and then the signal by which submitit queues the job again, or a KILL. The
-        # run must not end in between, as if it were done.
-        kept = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        try:
-            return attempt_on_node(spec_text, path, workers, wanted)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+        ending = attempt_on_node(spec_text, path, workers, wanted)
+        if ending.stopped:
+            # Slurm sends a TERM first, and then the signal by which submitit queues the job again, or a KILL.
+            # The job must not end in between, as if it were done.
+            sleep(PATIENCE_SECONDS)
+        return ending
 
     def checkpoint(self, *arguments: Any) -> Any:
         """Called by submitit before it queues the job again: the run's directory has all that is needed."""
