@@ -1,7 +1,6 @@
 """The Python interface to many runs: sweep, compare."""
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pagefl.core.errors import UserError
 from pagefl.experiments import compare as comparisons
 from pagefl.experiments import spec as specs
 from pagefl.experiments import sweep as sweeps
+from pagefl.experiments.executors import Place
 from pagefl.experiments.spec import RunSpec
 from pagefl.runtime.halves import Say
 from pagefl.runtime.run import Run
@@ -37,6 +37,9 @@ def sweep(
     sweep: dict[str, list[Any]] | None = None,
     out: str | Path = "sweep",
     jobs: int = 0,
+    executor: str = "local",
+    address: str | None = None,
+    slurm: Mapping[str, Any] | None = None,
     say: Say = warn,
     **settings: Any,
 ) -> pd.DataFrame:
@@ -45,7 +48,12 @@ def sweep(
     `sweep={"algorithm": ["fedavg", "page"], "seed": [0, 1, 2]}`. `settings` are as for `run`. `out`: folder
     of the runs; finished runs are not repeated. `jobs`: number of parallel runs, 0 for one per core. A failed
     run has no results; the column `problem` says why.
+
+    `executor`: "local", "ray" or "slurm"; on a cluster, `out` must be a folder that all nodes share.
+    `address`: of a running Ray cluster, such as "auto"; without it, a Ray of its own. `slurm`: options of
+    sbatch, such as {"partition": "short", "time": 120}.
     """
+    chosen = Place(executor, address, slurm or {})
     if jobs < 0:
         raise UserError(f"jobs = {jobs}: must be 0 or greater")
     raw = (
@@ -69,7 +77,7 @@ def sweep(
         dict(zip(names, grid, strict=True)),
         dict(zip(names, product(*raw["sweep"].values()), strict=True)),
     )
-    done = sweeps.run_missing(wanted.values(), Path(out), jobs or len(os.sched_getaffinity(0)))
+    done = sweeps.run_missing(wanted.values(), Path(out), jobs, place=chosen)
     if done.finished < done.runs:
         say(f"{done.runs - done.finished} of {done.runs} runs are not finished; see the column `problem`")
     found = {str(one.path): one.rounds for one in sweeps.finished(wanted.values(), Path(out))}

@@ -1,6 +1,5 @@
 """`pagefl sweep, compare, reproduce`: many runs at once, and their statistics."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -10,7 +9,30 @@ import typer
 from . import bench
 from .console import console, err
 
-Jobs = Annotated[int, typer.Option(min=0, help="Runs side by side.", show_default="one per core")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Runs side by side.", show_default="one per core; on a cluster, as many as have room"
+    ),
+]
+Executor = Annotated[
+    str,
+    typer.Option(
+        help="Where runs are executed: local (processes of this machine), ray (tasks of a Ray cluster) or "
+        "slurm (jobs). On a cluster, --out must be a folder that all nodes share."
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Of a running Ray cluster: auto or HOST:PORT.", show_default="a Ray of its own"),
+]
+Slurm = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An option of sbatch, such as partition=short, time=120 (minutes) or mem=8GB. Repeatable.",
+    ),
+]
 
 
 def sweep(
@@ -19,6 +41,9 @@ def sweep(
         "sweep"
     ),
     jobs: Jobs = 0,
+    executor: Executor = "local",
+    address: Address = None,
+    slurm: Slurm = None,
 ) -> None:
     """Run every combination of a grid of settings. Finished runs are not repeated."""
     from pagefl.comparing import compare
@@ -26,8 +51,9 @@ def sweep(
     from pagefl.experiments import sweep
     from pagefl.report import tables
 
+    place = _place(executor, address, slurm)
     wanted = sweep.grid(specs.read(file))
-    done = _run(wanted, out, jobs)
+    done = _run(wanted, out, jobs, place)
     if found := sweep.finished(wanted, out):
         _print_tables(tables.of_summary(compare([one.path for one in found], say=_say)))
     _end(done)
@@ -61,6 +87,9 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="smoke (seconds), laptop (hours) or paper (days)")] = "laptop",
     task: Annotated[str | None, typer.Option(help="Only this task, such as synthetic.")] = None,
     jobs: Jobs = 0,
+    executor: Executor = "local",
+    address: Address = None,
+    slurm: Slurm = None,
     part: Annotated[
         str,
         typer.Option(help="Part of the runs, to share them between machines: 2/8 is the second of eight."),
@@ -82,6 +111,7 @@ def reproduce(
         return
     if scale not in ("smoke", "laptop", "paper"):
         raise UserError(f"--scale {scale}: expected smoke, laptop or paper")
+    place = _place(executor, address, slurm)
     wanted = scales.experiment(name, cast(scales.Scale, scale))
     if task is not None:
         blocks = tuple(block for block in wanted.blocks if block.task == task)
@@ -104,7 +134,7 @@ def reproduce(
         if plan:
             return
     try:
-        done = _run(mine, runs, jobs, kept)
+        done = _run(mine, runs, jobs, place, kept)
     finally:
         made, written = reports.write(wanted, scale, out, runs)
         _print_tables(made)
@@ -122,13 +152,20 @@ def _part(text: str) -> slice:
     return slice(int(number) - 1, None, int(parts))
 
 
-def _run(wanted: list[Any], folder: Path, jobs: int, kept: Path | None = None) -> Any:
+def _place(executor: str, address: str | None, slurm: list[str] | None) -> Any:
+    """Checked before anything is run."""
+    from pagefl.experiments.executors import Place, slurm_jobs
+
+    return Place(executor, address, slurm_jobs.parsed(slurm or []))
+
+
+def _run(wanted: list[Any], folder: Path, jobs: int, place: Any, kept: Path | None = None) -> Any:
     """Run what is missing."""
     from pagefl.experiments import sweep
     from pagefl.report.progress import SweepProgress
 
     with SweepProgress() as shown:
-        return sweep.run_missing(wanted, folder, jobs or len(os.sched_getaffinity(0)), shown.observe, kept)
+        return sweep.run_missing(wanted, folder, jobs, shown.observe, kept, place)
 
 
 def _end(done: Any) -> None:

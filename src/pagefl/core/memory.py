@@ -4,10 +4,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from .control_groups import groups
 from .errors import UserError
 
 SMALL = 2**26  # bytes that are never asked about
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+FILES = {  # of a control group, by its version: limit, usage, and the line of cached files
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 def needs(size: int, what: str, instead: str, room: int | None = None) -> None:
@@ -37,24 +42,8 @@ def available(root: Path = Path("/")) -> int:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """Of this process's group and of all groups around it: every one of them is a limit."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2
-            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):  # version 1
-            mount = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        group = mount / path.lstrip("/")
-        for place in [group, *group.parents]:
-            if place.is_relative_to(mount):
-                yield from _left(place, *names)
+    for version, group in groups("memory", root):
+        yield from _left(group, *FILES[version])
 
 
 def _left(group: Path, limit: str, usage: str, cache: str) -> Iterator[int]:

@@ -5,7 +5,6 @@ Le, Yang: Tiny ImageNet Challenge. 2015.
 
 import errno
 import io
-import os
 import sys
 import warnings
 import zipfile
@@ -23,6 +22,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
+from pagefl.core import cores
 from pagefl.core.errors import UserError
 
 from . import bounded
@@ -89,7 +89,7 @@ def _decode(files: Sequence[tuple[str, int]], get: Reader, title: str) -> torch.
     def decode(i: int) -> None:
         images[i] = _image(get(files[i][0]), files[i][0])
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with warnings.catch_warnings(), ThreadPoolExecutor(cores.available()) as threads:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         done = threads.map(decode, range(len(files)), chunksize=64)
         for _ in track(

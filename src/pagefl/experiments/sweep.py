@@ -6,35 +6,31 @@ directory.
 """
 
 import json
-import multiprocessing
 import os
-import signal
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import product
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from time import sleep
+from typing import NamedTuple
 
 from pagefl.core.errors import UserError
 from pagefl.runtime import numbers, record
-from pagefl.runtime.directory import InUse, RunDirectory
 from pagefl.runtime.loop import play
 from pagefl.runtime.settings import NO_MATTER
 
-from . import ledger
+from . import executors, ledger
 from . import spec as specs
+from .executors import Place
+from .executors.one_run import FINISHED, Ending, Task
 from .spec import RunSpec
 
-FINISHED = "finished"  # a file in the run's directory
 VERSION = 3  # version of the results: a new one repeats every run
 LOOK_SECONDS = 1.0
+LOOKS = 5  # for a file that another machine has written
 MEASURED_CLIENTS, MEASURED_ROUNDS = 4, 3
 QUICK_SECONDS, ENOUGH_SECONDS = 2.0, 20.0
 
@@ -92,33 +88,25 @@ def grid(raw: specs.Raw) -> list[RunSpec]:
 def run_missing(
     wanted: Iterable[RunSpec],
     folder: Path,
-    jobs: int,
+    jobs: int = 0,
     watch: Watch = lambda progress: None,
     kept: Path | None = None,
+    place: Place = Place(),  # noqa: B008 (nothing can change it)
 ) -> Progress:
     """Run until every run has finished or failed. A Ctrl-C stops after the current rounds.
 
-    `kept`: a ledger. Its runs are not repeated, and each run that finishes is written to it.
+    `jobs`: runs at once; 0 for one per core, and on a cluster for as many as it has room for. `kept`: a
+    ledger. Its runs are not repeated, and each run that finishes is written to it.
     """
     entries = {name_of(spec): spec for spec in wanted}
     progress = Progress(len(entries), sum(spec.rounds for spec in entries.values()))
     folder.mkdir(parents=True, exist_ok=True)
     written = set(ledger.read(kept)) if kept else set()
-    waiting = [name for name in entries if name not in written and not (folder / name / FINISHED).exists()]
-    workers = max(1, len(os.sched_getaffinity(0)) // jobs)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    running: dict[Connection, tuple[str, BaseProcess]] = {}
-
-    def start(name: str) -> None:
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_work, args=(theirs, entries[name].model_dump(), str(folder / name), workers)
-        )
-        with _no_main_module():
-            process.start()
-        theirs.close()
-        running[ours] = (name, process)
+    waiting = [
+        Task(name, spec.toml(), str((folder / name).absolute()), spec.workers, spec.device != "cpu")
+        for name, spec in entries.items()
+        if name not in written and not (folder / name / FINISHED).exists()
+    ]
 
     def look() -> None:
         done = {name for name in entries if name in written or (folder / name / FINISHED).exists()}
@@ -132,42 +120,42 @@ def run_missing(
         )
         watch(progress)
 
-    stopping = False
-    try:
-        look()
-        while waiting or running:
-            while waiting and len(running) < jobs and not stopping:
-                start(waiting.pop(0))
+    look()
+    if not waiting:
+        return progress
+    with executors.opened(place, jobs, folder) as executor:
+        stopping = False
+        while waiting or executor.running:
+            if not stopping and (room := executor.room) > 0:
+                now, waiting = waiting[:room], waiting[room:]
+                executor.start(now)
             try:
-                for pipe in wait(list(running), timeout=LOOK_SECONDS):
-                    assert isinstance(pipe, Connection)
-                    name, process = running.pop(pipe)
-                    if problem := _outcome(pipe, process):
+                for name, ending in executor.ended(LOOK_SECONDS):
+                    if problem := _problem(ending, folder / name):
                         progress.failed[name] = problem
                 look()
             except KeyboardInterrupt:
                 if stopping:
                     raise
-                stopping, waiting = True, []  # the Ctrl-C has reached the runs too
-    finally:
-        for _, process in running.values():
-            process.terminate()
-        for _, process in running.values():  # each finishes its round first
-            process.join()
+                stopping, waiting = True, []
+                executor.interrupt()
     if stopping:
         raise KeyboardInterrupt
     return progress
 
 
-@contextmanager
-def _no_main_module() -> Iterator[None]:
-    """Hide the caller's script. Otherwise multiprocessing would execute it again for every run."""
-    kept = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = kept
+def _problem(ending: Ending, path: Path) -> str | None:
+    """What went wrong; None if nothing did. A network's file system may show a file a little later."""
+    if ending.finished:
+        for _ in range(LOOKS):
+            if path.parent.is_dir() and FINISHED in (os.listdir(path) if path.is_dir() else ()):
+                return None
+            sleep(LOOK_SECONDS)
+        return (
+            f"it finished on {ending.node}, but {path} is not to be seen from here; choose a folder that all "
+            "nodes share"
+        )
+    return ending.problem
 
 
 def cost(wanted: Iterable[RunSpec], folder: Path, kept: Path | None = None) -> dict[str, float]:
@@ -259,39 +247,3 @@ def of(specs: Iterable[RunSpec], found: Iterable[Found]) -> list[Found]:
     """The finished runs of these specs, in the order of the specs."""
     by_name = {one.name: one for one in found}
     return [by_name[name] for name in map(name_of, specs) if name in by_name]
-
-
-def _outcome(pipe: Connection, process: BaseProcess) -> str | None:
-    """What went wrong; None if nothing did."""
-    try:
-        problem: str | None = pipe.recv()
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        problem = f"its process died of {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-    process.join()
-    return problem
-
-
-def _work(pipe: Connection, raw: dict[str, Any], folder: str, workers: int) -> None:
-    """Run one spec in its own process."""
-    spec, path = RunSpec(**{**raw, "workers": workers}), Path(folder)
-    try:
-        done = play(
-            spec.make_task(),
-            spec.make_algorithm(),
-            spec,
-            spec.make_players(),
-            RunDirectory(path, spec.toml()),
-        )
-        if done.over:
-            (path / FINISHED).touch()
-        pipe.send(None)
-    except InUse:  # another sweep is running it
-        pipe.send(None)
-    except UserError as error:
-        pipe.send(str(error))
-    except OSError as error:
-        pipe.send(f"{error.filename or path}: {error.strerror or error}; what is written is not lost")
-    except Exception as error:  # a bug in one run must not stop the others
-        pipe.send(f"{type(error).__name__}: {error}")

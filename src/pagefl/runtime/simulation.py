@@ -1,6 +1,5 @@
 """Simulation: both halves of a federation in one process. Workers share their rows."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagefl.core import jobs, server
+from pagefl.core import cores, jobs, server
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.block import Block
 from pagefl.core.clients import ClientHalf
@@ -112,7 +111,7 @@ def split(task: Task, settings: Settings) -> Splits:
 def worker_count(settings: Settings) -> int:
     if settings.device != "cpu" or not CAN_FORK:
         return 1
-    return settings.workers or len(os.sched_getaffinity(0))
+    return settings.workers or cores.available()
 
 
 @contextmanager

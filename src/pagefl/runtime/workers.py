@@ -210,8 +210,9 @@ class Workers:
 def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], object], parent: int) -> None:
     for other in others:  # inherited ends would keep the pipes of a dead parent open
         other.close()
-    # A Ctrl-C reaches all processes. The parent finishes its round and then stops the workers.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # A Ctrl-C reaches all processes. The parent finishes its round and then stops the workers. So do the
+    # signals by which a cluster announces that a job will be stopped.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     one_thread()
     keep_memory()
