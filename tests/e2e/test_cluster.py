@@ -34,6 +34,7 @@ def two_nodes():
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     found.add_node(num_cpus=2)
+    ray.init(found.address, log_to_driver=False)
     yield found
     ray.shutdown()
     found.shutdown()

@@ -20,6 +20,7 @@ from pagefl.runtime.demand import Demand
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
 from pagefl.runtime.machine import machine
+from pagefl.runtime.ray_connection import connect
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.simulation import one_numeric_mode
@@ -52,7 +53,7 @@ def costs(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any
     watch = machine_load.Watch()
     sleep(1.0)  # Ray's processes count as others later
     load = watch.stop()
-    ray, _ = cluster.connect("")
+    ray, _ = connect("", 2**30)
     address = str(ray.get_runtime_context().gcs_address)
     try:
         workloads = {}

@@ -4,8 +4,6 @@ The server half and the players stay in this process. Jobs, sums and random stre
 actors there are, so a run has the bits of one that uses local workers.
 """
 
-import logging
-import os
 import platform
 import sys
 import warnings
@@ -28,6 +26,7 @@ from pagefl.core.memory import available
 
 from . import halves, paths
 from .halves import Say, Start
+from .ray_connection import connect
 from .settings import Settings
 from .simulation import Simulation, split
 from .task import Task
@@ -35,6 +34,7 @@ from .workers import keep_memory, memory_errors_named, one_thread
 
 MOST_DEATHS = 3  # of actors of one block in a row
 LONGEST_LOG, LARGEST_LOG = 100, 2**28  # calls that a new actor may have to repeat, and bytes of their models
+STORE = 0.3  # of the free memory, for the object store of a Ray that is started here
 CHANGING = ("train", "take")  # kinds of jobs that change a block
 Arrays = dict[str, np.ndarray]
 
@@ -127,7 +127,7 @@ class RayBlocks:
 
     def __init__(self, begin: Start, module: nn.Module, data: Splits, say: Say) -> None:
         self.say, self.settings = say, begin.settings
-        self.ray, self.started = connect(begin.settings.address)
+        self.ray, self.ours = connect(begin.settings.address, max(2**27, int(STORE * available())))
         self.actors: list[Any] = []
         try:
             self._build(begin, module, data)
@@ -244,7 +244,7 @@ class RayBlocks:
     def close(self) -> None:
         for actor in self.actors:
             self._end(actor)
-        if self.started:
+        if self.ours:
             self.ray.shutdown()
 
     def _run(self, wanted: Sequence[Any], owners: list[int]) -> list[object]:
@@ -401,39 +401,6 @@ def simulate(task: Task, algorithm: Algorithm, settings: Settings, say: Say) -> 
     module = task.fresh_module(settings.seed)
     begin = halves.start(module, algorithm, settings, data.train, say)
     return ClusterSimulation(begin, module, data, say)
-
-
-def connect(address: str) -> tuple[Any, bool]:
-    """Ray, connected to the cluster at this address, and whether it was started here.
-
-    Without an address, Ray is started on this machine, unless this process uses one already.
-    """
-    try:
-        import ray
-    except ImportError:
-        raise UserError("executor = ray needs Ray; install it with `pip install 'pagefl[cluster]'`") from None
-    if ray.is_initialized():
-        return ray, False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray that is started here; 15 would be Ray's own
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns of it otherwise
-    own: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address:
-        own["address"] = address
-    else:  # what this process may use, not what the machine has
-        own |= {
-            "num_cpus": len(os.sched_getaffinity(0)),
-            "object_store_memory": max(2**27, int(0.3 * available())),
-            "include_dashboard": False,
-        }
-    try:
-        ray.init(**own)
-    except Exception as error:  # Ray raises many kinds
-        raise UserError(
-            f"address = {address or 'none'}: Ray cannot be reached ({_first_line(error)}); "
-            "start it with `ray start --head`, or leave the address out"
-        ) from None
-    return ray, not address
 
 
 def shares(clients: int, group: int, actors: int) -> list[tuple[int, int]]:

@@ -1,22 +1,16 @@
 """Runs as tasks of a Ray cluster. Results come back as files, in a folder that all nodes share."""
 
-import logging
 import os
-import signal
-import socket
-import threading
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from pagefl.core import cores
-from pagefl.core.errors import UserError, shortened, shown
+from pagefl.core.errors import UserError, shortened
+from pagefl.runtime.ray_connection import connect
 
 from .one_run import Ending, Task, attempt_on_node, versions
 
 RETRIES = 10  # of a task whose node or process is lost: each goes on from the checkpoint
-CONNECT_SECONDS = 10.0
 STORE = 100 * 2**20  # bytes: nothing but the endings of tasks is ever in it
 
 
@@ -27,15 +21,10 @@ class RayTasks:
         `address`: of a running cluster; "auto" for the one of this machine; None for a Ray of our own. A
         program that is already connected keeps its connection.
         """
-        import ray
-
-        self.ray: Any = ray
+        self.ray, self.ours = connect(address or "", STORE)
         self.jobs = jobs
         self.tasks: dict[Any, Task] = {}
         self.interrupted = False
-        self.ours = not ray.is_initialized()
-        if self.ours:
-            _connect(ray, address)
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         self.largest = int(max((node.get("CPU", 0) for node in nodes), default=0))
         if not self.largest:
@@ -96,51 +85,6 @@ class RayTasks:
             self.ray.wait(list(self.tasks), num_returns=self.running)
         if self.ours:
             self.ray.shutdown()
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    with _own_term_handler(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of Ray, about itself
-        if address is None:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # tell nobody
-            ray.init(
-                "local",
-                num_cpus=cores.available(),
-                object_store_memory=STORE,
-                include_dashboard=False,
-                **quiet,
-            )
-            return
-        try:
-            if address != "auto":
-                _answers(address)
-            ray.init(address, **quiet)
-        except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            cause = shortened(" ".join(str(error).split()), 200)
-            raise UserError(
-                f"address = {shown(address)}: cannot connect to a Ray cluster there ({cause}); expected auto "
-                "or HOST:PORT of a cluster that `ray start --head` has started"
-            ) from None
-
-
-def _answers(address: str) -> None:
-    """Raise if nobody listens there. Ray itself would try for many minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError("no HOST:PORT")
-    socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-
-
-@contextmanager
-def _own_term_handler() -> Iterator[None]:
-    """Ray sets a handler of its own, with which a TERM would end without stopping the runs."""
-    kept = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, kept)
 
 
 def _work(
