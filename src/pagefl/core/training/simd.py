@@ -119,6 +119,31 @@ def store(typing, array, at, value):
 
 
 @intrinsic
+def stream(typing, array, at, value):
+    """Store past the cache. The address must be a multiple of a vector's size. Others see it after
+    `settle`."""
+
+    def code(context, builder, signature, args):
+        place = _address(context, builder, signature.args[0], *args[:2])
+        stored = builder.store(args[2], place, align=4 * LANES)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), code
+
+
+@intrinsic
+def settle(typing):
+    """Wait until everything is stored."""
+
+    def code(context, builder, signature, args):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@intrinsic
 def spread(typing, array, at):
     """One number of a flat array, eight times."""
 
