@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from . import large_rows
 from .algorithm import Algorithm, Local, State
 from .errors import UserError
 
@@ -44,8 +45,8 @@ class Storage:
         for name, rows in made.items():
             home = self.rows[name]
             earlier = written.setdefault(id(home), rows)
-            if earlier is rows and len(ids) == 1:  # a large row: no index is looked up for each number
-                home[int(ids)].copy_(rows[chosen][0])
+            if earlier is rows and len(ids) == 1:  # no index is looked up for each number
+                large_rows.copy(rows[chosen][0].flatten(), home[int(ids)].view(-1))
             elif earlier is rows:
                 home[ids] = rows[chosen]
             elif not torch.equal(earlier[chosen], rows[chosen]):

@@ -8,11 +8,15 @@ multiplies and adds in one.
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic, models, register_model
 from numba.np.arrayobj import populate_array
 
 LANES = 8
+# What numba compiles for; its own settings may leave features of the machine out.
+_features = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+AVX512 = "+avx512f" in _features.split(",")
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _WHOLE = ir.VectorType(ir.IntType(32), LANES)
 
@@ -36,10 +40,11 @@ def _address(context, builder, kind, array, at):
     return builder.bitcast(builder.gep(data, [at]), _VECTOR.as_pointer())
 
 
-def _same(builder, value):
-    """A vector of eight times the same."""
-    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), ir.Constant(_WHOLE, [0] * LANES))
+def of_one(builder, value, kind=_VECTOR):
+    """A vector of the same number throughout."""
+    nothing, whole = ir.Constant(kind, ir.Undefined), ir.VectorType(ir.IntType(32), kind.count)
+    one = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(whole, [0] * kind.count))
 
 
 def _number(value):
@@ -114,12 +119,37 @@ def store(typing, array, at, value):
 
 
 @intrinsic
+def stream(typing, array, at, value):
+    """Store past the cache. The address must be a multiple of a vector's size. Others see it after
+    `settle`."""
+
+    def code(context, builder, signature, args):
+        place = _address(context, builder, signature.args[0], *args[:2])
+        stored = builder.store(args[2], place, align=4 * LANES)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), code
+
+
+@intrinsic
+def settle(typing):
+    """Wait until everything is stored."""
+
+    def code(context, builder, signature, args):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@intrinsic
 def spread(typing, array, at):
     """One number of a flat array, eight times."""
 
     def code(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        return _same(builder, builder.load(builder.gep(data, [args[1]])))
+        return of_one(builder, builder.load(builder.gep(data, [args[1]])))
 
     return lanes(array, types.intp), code
 
@@ -127,7 +157,7 @@ def spread(typing, array, at):
 @intrinsic
 def same(typing, number):
     """A number, eight times."""
-    return lanes(types.float32), lambda context, builder, signature, args: _same(builder, args[0])
+    return lanes(types.float32), lambda context, builder, signature, args: of_one(builder, args[0])
 
 
 @intrinsic

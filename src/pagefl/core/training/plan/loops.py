@@ -12,7 +12,7 @@ from ..simd import LANES, cut, load, plus, same, times_plus, total
 from .blas import part
 from .kept import call, named
 from .kinds import LINES, Work
-from .windows import fill, out_size
+from .windows import copy, fill, out_size
 
 AT_ONCE = 8192  # numbers whose squares are summed in float32
 TRAIN, DIFFERENTIATE, EVALUATE = range(3)
@@ -83,14 +83,13 @@ def expand(entry, x, who, centre, scale, arena):
         for c in range(channels):
             a, b = centre[c], scale[c]
             for i in range(n):
-                own = x[who[i], c]
+                pixels = cut(x[who[i], c], h * entry.width, (h + 1) * entry.width)
                 for w in range(entry.width):
-                    line[places[w] + i] = (np.float32(own[h * entry.width + w]) - a) * b
+                    line[places[w] + i] = (np.float32(pixels[w]) - a) * b
             for tap in range(k):
                 at = (tap % stride * columns + tap // stride) * n
                 to = (((h + entry.pad_h) * k + tap) * channels + c) * m
-                for j in range(m):
-                    lines[to + j] = line[at + j]
+                copy(cut(line, at, at + m), cut(lines, to, to + m))
 
 
 @part

@@ -234,19 +234,17 @@ def epilogue(op, work):
 
 @operation
 def pooled(op, work):
-    """The largest relu(y * a + b) of each window. `mask` keeps which tap it was, -1 where relu has cut."""
+    """The largest relu(y * a + b) of each window. For training, `mask` keeps which tap it was, -1 where relu
+    has cut."""
     arena, m, zero = work.arena, work.n * op.inputs, np.float32(0)
     a, b = scales(op, work)
-    y, out, mask = (
-        cut(arena, op.y, len(arena)),
-        cut(arena, op.out, len(arena)),
-        cut(arena, op.mask, len(arena)),
-    )
+    y, out = cut(arena, op.y, len(arena)), cut(arena, op.out, len(arena))
     high, wide = out_size(op)
     for at in range(high * wide):
-        o, g = cut(out, at * m, (at + 1) * m), cut(mask, at * m, (at + 1) * m)
+        o, g = cut(out, at * m, (at + 1) * m), cut(arena, op.mask + at * m, op.mask + (at + 1) * m)
         fill(o, np.float32(-np.inf))
-        fill(g, np.float32(-1))
+        if op.mask >= 0:
+            fill(g, np.float32(-1))
         for tap in range(op.kernel_h * op.kernel_w):
             h = at // wide * op.stride_h + tap // op.kernel_w - op.pad_h
             w = at % wide * op.stride_w + tap % op.kernel_w - op.pad_w
@@ -254,16 +252,24 @@ def pooled(op, work):
                 continue
             v = cut(y, (h * op.width + w) * m, (h * op.width + w + 1) * m)
             mark = np.float32(tap)
-            for j in range(m):
-                z = v[j] * a[j] + b[j]
-                more = (z > o[j]) | (z != z)  # what is not a number stays, as in torch
-                o[j] = z if more else o[j]
-                g[j] = mark if more else g[j]
-        if op.relu:
+            if op.mask >= 0:
+                for j in range(m):
+                    z = v[j] * a[j] + b[j]
+                    more = (z > o[j]) | (z != z)  # what is not a number stays, as in torch
+                    o[j] = z if more else o[j]
+                    g[j] = mark if more else g[j]
+            else:
+                for j in range(m):
+                    z = v[j] * a[j] + b[j]
+                    o[j] = z if (z > o[j]) | (z != z) else o[j]
+        if op.relu and op.mask >= 0:
             for j in range(m):
                 below = o[j] <= zero
                 o[j] = zero if below else o[j]
                 g[j] = np.float32(-1) if below else g[j]
+        elif op.relu:
+            for j in range(m):
+                o[j] = zero if o[j] <= zero else o[j]
 
 
 @part

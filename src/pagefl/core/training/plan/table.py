@@ -93,7 +93,7 @@ class Table:
         out = stage.pool.shape if stage.pool is not None else shape
         saved["out"] = self._value[stage.output] = self._buffer(out.size)
         saved["stats"] = self._buffer(2 * stage.norm.groups) if stage.norm else NOWHERE
-        saved["mask"] = self._buffer(out.size) if stage.pool is not None else NOWHERE
+        saved["mask"] = self._buffer(out.size) if stage.pool is not None and training else NOWHERE
         residual = NOWHERE if stage.residual is None else self._value[stage.residual]
         fields: dict[str, Any] = {**self._epilogue(stage), "y": saved["y"], "stats": saved["stats"]}
         fields["scratch"] = self._buffer(2 * shape.channels)

@@ -1,174 +1,108 @@
 """Convolutions of few channels, without sgemm: its products have an inner size of a few channels, at which it
 spends as much time on its operands as on its sums.
 
-Here all taps of four outputs are summed in registers, 16 or 24 channels at a time. Compiled by numba.
+Here all taps of a tile of outputs are summed in registers: four or eight rows of 16, 24 or 32 channels.
+Compiled by numba. Each output is summed in one order, tap by tap and channel by channel, whatever the size of
+its tile: the bits do not depend on it.
 """
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from ..simd import cut, load, same, spread, store, times_plus
+from ..simd import AVX512, cut, of_one
 from .blas import part
 from .kept import operation
 from .kinds import TILED_INPUT
 from .windows import out_size, reach
 
 MOST = 32  # channels; from there on sgemm is as fast
-NARROW, WIDE = 16, 24  # channels at a time
+# A tile: its vectors, its rows, and for each number of channels where the vectors begin. Two vectors of 16
+# cover 24 channels by computing eight of them twice.
+LANES, ROWS = (16, 8) if AVX512 else (8, 4)
+PARTS = {32: (0, 16), 24: (0, 8), 16: (0,)} if AVX512 else {24: (0, 8, 16), 16: (0, 8)}
+WIDTHS = tuple(PARTS)
+_VECTOR, _WHOLE = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
 
 
 def fits(inputs: int, outputs: int) -> bool:
     """Whether a convolution of so many channels is tiled."""
-    return all(c <= MOST and (c % NARROW == 0 or c % WIDE == 0) for c in (inputs, outputs))
+    return all(c <= MOST and (c % 16 == 0 or c % 24 == 0) for c in (inputs, outputs))
 
 
 @part
-def gather_16(x, rows, weight, taps, met, ci, co, y, to, adds):
-    """y[4, 16] = the sum over the taps of x[4, ci] weight[ci, 16]. `rows`: where the four rows of x begin
-    within a tap's maps; `to`: where those of y do."""
-    z = same(np.float32(0))
-    a0, a1 = z, z
-    b0, b1 = z, z
-    c0, c1 = z, z
-    d0, d1 = z, z
-    if adds:
-        a0, a1 = load(y, to[0]), load(y, to[0] + 8)
-        b0, b1 = load(y, to[1]), load(y, to[1] + 8)
-        c0, c1 = load(y, to[2]), load(y, to[2] + 8)
-        d0, d1 = load(y, to[3]), load(y, to[3] + 8)
-    r0, r1, r2, r3 = rows[0], rows[1], rows[2], rows[3]
-    for t in range(met):
-        at, w = taps[t, 0], taps[t, 1]
-        for k in range(at, at + ci):
-            p, q = load(weight, w), load(weight, w + 8)
-            v = spread(x, r0 + k)
-            a0, a1 = times_plus(v, p, a0), times_plus(v, q, a1)
-            v = spread(x, r1 + k)
-            b0, b1 = times_plus(v, p, b0), times_plus(v, q, b1)
-            v = spread(x, r2 + k)
-            c0, c1 = times_plus(v, p, c0), times_plus(v, q, c1)
-            v = spread(x, r3 + k)
-            d0, d1 = times_plus(v, p, d0), times_plus(v, q, d1)
-            w += co
-    store(y, to[0], a0)
-    store(y, to[0] + 8, a1)
-    store(y, to[1], b0)
-    store(y, to[1] + 8, b1)
-    store(y, to[2], c0)
-    store(y, to[2] + 8, c1)
-    store(y, to[3], d0)
-    store(y, to[3] + 8, d1)
+def wide_as(channels):
+    """How many channels are summed at a time."""
+    for width in WIDTHS:
+        if channels % width == 0:
+            return width
+    return 0
 
 
-@part
-def gather_24(x, rows, weight, taps, met, ci, co, y, to, adds):
-    """y[4, 24] = the sum over the taps of x[4, ci] weight[ci, 24]. `rows`: where the four rows of x begin
-    within a tap's maps; `to`: where those of y do."""
-    z = same(np.float32(0))
-    a0, a1, a2 = z, z, z
-    b0, b1, b2 = z, z, z
-    c0, c1, c2 = z, z, z
-    d0, d1, d2 = z, z, z
-    if adds:
-        a0, a1, a2 = load(y, to[0]), load(y, to[0] + 8), load(y, to[0] + 16)
-        b0, b1, b2 = load(y, to[1]), load(y, to[1] + 8), load(y, to[1] + 16)
-        c0, c1, c2 = load(y, to[2]), load(y, to[2] + 8), load(y, to[2] + 16)
-        d0, d1, d2 = load(y, to[3]), load(y, to[3] + 8), load(y, to[3] + 16)
-    r0, r1, r2, r3 = rows[0], rows[1], rows[2], rows[3]
-    for t in range(met):
-        at, w = taps[t, 0], taps[t, 1]
-        for k in range(at, at + ci):
-            p, q, r = load(weight, w), load(weight, w + 8), load(weight, w + 16)
-            v = spread(x, r0 + k)
-            a0, a1, a2 = times_plus(v, p, a0), times_plus(v, q, a1), times_plus(v, r, a2)
-            v = spread(x, r1 + k)
-            b0, b1, b2 = times_plus(v, p, b0), times_plus(v, q, b1), times_plus(v, r, b2)
-            v = spread(x, r2 + k)
-            c0, c1, c2 = times_plus(v, p, c0), times_plus(v, q, c1), times_plus(v, r, c2)
-            v = spread(x, r3 + k)
-            d0, d1, d2 = times_plus(v, p, d0), times_plus(v, q, d1), times_plus(v, r, d2)
-            w += co
-    store(y, to[0], a0)
-    store(y, to[0] + 8, a1)
-    store(y, to[0] + 16, a2)
-    store(y, to[1], b0)
-    store(y, to[1] + 8, b1)
-    store(y, to[1] + 16, b2)
-    store(y, to[2], c0)
-    store(y, to[2] + 8, c1)
-    store(y, to[2] + 16, c2)
-    store(y, to[3], d0)
-    store(y, to[3] + 8, d1)
-    store(y, to[3] + 16, d2)
+@intrinsic
+def tile(typing, width, x, at, x_row, x_step, weight, w_step, taps, met, count, y, to, y_row, last, adds):
+    """y[ROWS, width] = the sum over `met` taps of x[ROWS, count] weight[count, width]; `adds`: += instead.
 
-
-@part
-def outer_16(x, at, ci, d, to, co, count, gradient, first):
-    """gradient[4, 16] += x[count, 4]^T d[count, 16]; at, to and first: where they begin."""
-    a0, a1 = load(gradient, first), load(gradient, first + 8)
-    b0, b1 = load(gradient, first + co), load(gradient, first + co + 8)
-    c0, c1 = load(gradient, first + 2 * co), load(gradient, first + 2 * co + 8)
-    d0, d1 = load(gradient, first + 3 * co), load(gradient, first + 3 * co + 8)
-    for _ in range(count):
-        p, q = load(d, to), load(d, to + 8)
-        v = spread(x, at)
-        a0, a1 = times_plus(v, p, a0), times_plus(v, q, a1)
-        v = spread(x, at + 1)
-        b0, b1 = times_plus(v, p, b0), times_plus(v, q, b1)
-        v = spread(x, at + 2)
-        c0, c1 = times_plus(v, p, c0), times_plus(v, q, c1)
-        v = spread(x, at + 3)
-        d0, d1 = times_plus(v, p, d0), times_plus(v, q, d1)
-        at += ci
-        to += co
-    store(gradient, first, a0)
-    store(gradient, first + 8, a1)
-    store(gradient, first + co, b0)
-    store(gradient, first + co + 8, b1)
-    store(gradient, first + 2 * co, c0)
-    store(gradient, first + 2 * co + 8, c1)
-    store(gradient, first + 3 * co, d0)
-    store(gradient, first + 3 * co + 8, d1)
-
-
-@part
-def outer_24(x, at, ci, d, to, co, count, gradient, first):
-    """gradient[4, 24] += x[count, 4]^T d[count, 24]; at, to and first: where they begin."""
-    a0, a1, a2 = load(gradient, first), load(gradient, first + 8), load(gradient, first + 16)
-    b0, b1, b2 = load(gradient, first + co), load(gradient, first + co + 8), load(gradient, first + co + 16)
-    c0, c1, c2 = (
-        load(gradient, first + 2 * co),
-        load(gradient, first + 2 * co + 8),
-        load(gradient, first + 2 * co + 16),
+    `at` and `to`: where the first rows of x and y begin; `x_row` and `y_row`: from one row to the next;
+    `x_step` and `w_step`: from one summand to the next. `taps`: [met, 2], what a tap adds to where x begins,
+    and where its weight does. Rows after the last one are computed as the last one.
+    """
+    whole = types.intp
+    signature = types.void(
+        whole, x, whole, whole, whole, weight, whole, taps, whole, whole, y, whole, whole, whole, whole
     )
-    d0, d1, d2 = (
-        load(gradient, first + 3 * co),
-        load(gradient, first + 3 * co + 8),
-        load(gradient, first + 3 * co + 16),
-    )
-    for _ in range(count):
-        p, q, r = load(d, to), load(d, to + 8), load(d, to + 16)
-        v = spread(x, at)
-        a0, a1, a2 = times_plus(v, p, a0), times_plus(v, q, a1), times_plus(v, r, a2)
-        v = spread(x, at + 1)
-        b0, b1, b2 = times_plus(v, p, b0), times_plus(v, q, b1), times_plus(v, r, b2)
-        v = spread(x, at + 2)
-        c0, c1, c2 = times_plus(v, p, c0), times_plus(v, q, c1), times_plus(v, r, c2)
-        v = spread(x, at + 3)
-        d0, d1, d2 = times_plus(v, p, d0), times_plus(v, q, d1), times_plus(v, r, d2)
-        at += ci
-        to += co
-    store(gradient, first, a0)
-    store(gradient, first + 8, a1)
-    store(gradient, first + 16, a2)
-    store(gradient, first + co, b0)
-    store(gradient, first + co + 8, b1)
-    store(gradient, first + co + 16, b2)
-    store(gradient, first + 2 * co, c0)
-    store(gradient, first + 2 * co + 8, c1)
-    store(gradient, first + 2 * co + 16, c2)
-    store(gradient, first + 3 * co, d0)
-    store(gradient, first + 3 * co + 8, d1)
-    store(gradient, first + 3 * co + 16, d2)
+
+    def code(context, builder, signature, args):
+        places = [_data(context, builder, *pair) for pair in zip(signature.args, args, strict=True)]
+        for width, parts in PARTS.items():
+            with builder.if_then(builder.icmp_signed("==", places[0], _WHOLE(width))):
+                _tile(builder, parts, *places[1:])
+        return context.get_dummy_value()
+
+    return signature, code
+
+
+def _data(context, builder, kind, value):
+    array = isinstance(kind, types.Array)
+    return context.make_array(kind)(context, builder, value).data if array else value
+
+
+def _tile(builder, parts, x, at, x_row, x_step, weight, w_step, taps, met, count, y, to, y_row, last, adds):
+    def vector(base, *steps):
+        for step in steps:
+            base = builder.gep(base, [step])
+        return builder.bitcast(base, _VECTOR.as_pointer())
+
+    rows = [builder.select(builder.icmp_signed("<", _WHOLE(r), last), _WHOLE(r), last) for r in range(ROWS)]
+    of_x = [builder.add(at, builder.mul(row, x_row)) for row in rows]
+    of_y = [vector(y, to, builder.mul(row, y_row), _WHOLE(part)) for row in rows for part in parts]
+    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in of_y]  # in registers, once it is optimised
+    with builder.if_else(builder.icmp_signed("!=", adds, _WHOLE(0))) as (then, otherwise):
+        with then:
+            for own, place in zip(sums, of_y, strict=True):
+                builder.store(builder.load(place, align=4), own)
+        with otherwise:
+            for own in sums:
+                builder.store(ir.Constant(_VECTOR, [0.0] * LANES), own)
+    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    times_plus = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+    with cgutils.for_range(builder, met) as tap:
+        pair = builder.gep(taps, [builder.mul(tap.index, _WHOLE(2))])
+        begins = builder.gep(x, [builder.load(pair)])
+        x_rows = [builder.gep(begins, [row]) for row in of_x]
+        matrix = builder.gep(weight, [builder.load(builder.gep(pair, [_WHOLE(1)]))])
+        with cgutils.for_range(builder, count) as one:
+            line, step = builder.mul(one.index, w_step), builder.mul(one.index, x_step)
+            factors = [builder.load(vector(matrix, line, _WHOLE(part)), align=4) for part in parts]
+            for r, row in enumerate(x_rows):
+                number = of_one(builder, builder.load(builder.gep(row, [step])), _VECTOR)
+                for part, factor in enumerate(factors):
+                    own = sums[r * len(parts) + part]
+                    builder.store(builder.call(times_plus, [number, factor, builder.load(own)]), own)
+    for own, place in zip(sums, of_y, strict=True):
+        builder.store(builder.load(own), place, align=4)
 
 
 @part
@@ -199,6 +133,20 @@ def meets(op, at, back, n, taps):
 
 
 @part
+def stretch(op, at, back):
+    """From a position on, so many of its line meet the same taps, each in the neighbouring place."""
+    if op.stride_w > 1:
+        return 1
+    _, wide = out_size(op)
+    # the first position that meets every tap, and the one after the last
+    first, end = op.pad_w, op.width + op.pad_w - op.kernel_w + 1
+    if back:
+        first, end = op.kernel_w - 1 - op.pad_w, min(wide - op.pad_w, op.width)
+    w = at % (op.width if back else wide)
+    return end - w if first <= w < end else 1
+
+
+@part
 def turn(op, weight, turned):
     """[tap, in, out] -> [tap, out, in]"""
     ci, co = op.inputs, op.outputs
@@ -222,22 +170,17 @@ def gather(op, work):
     ci, co, positions = op.inputs, op.outputs, high * wide
     if back:
         ci, co, positions = op.outputs, op.inputs, op.height * op.width
-    width = WIDE if co % WIDE == 0 else NARROW
+    width, at = wide_as(co), 0
     taps = np.empty((op.kernel_h * op.kernel_w, 2), np.int64)
-    rows, to = np.empty(4, np.int64), np.empty(4, np.int64)
-    for at in range(positions):
-        met = meets(op, at, back, n, taps)
+    while at < positions:
+        met, run = meets(op, at, back, n, taps), stretch(op, at, back)
         for channel in range(0, co, width):
-            for first in range(0, n, 4):
-                for j in range(4):
-                    own = min(first + j, n - 1)  # the last example may be computed more than once
-                    rows[j], to[j] = own * ci, (at * n + own) * co + channel
-                if width == WIDE:
-                    gather_24(x, rows, weight, taps, met, ci, co, y, to, op.adds)
-                else:
-                    gather_16(x, rows, weight, taps, met, ci, co, y, to, op.adds)
+            for row in range(0, run * n, ROWS):
+                to, last = (at * n + row) * co + channel, run * n - row - 1
+                tile(width, x, row * ci, ci, 1, weight, co, taps, met, ci, y, to, co, last, op.adds)
             for t in range(met):
                 taps[t, 1] += width
+        at += run
 
 
 @operation
@@ -248,7 +191,7 @@ def outer(op, work):
     gradient = cut(work.gradient, op.weight, len(work.gradient))
     ci, co = op.inputs, op.outputs
     high, wide = out_size(op)
-    width = WIDE if co % WIDE == 0 else NARROW
+    width, begins = wide_as(co), np.empty((1, 2), np.int64)
     for tap in range(op.kernel_h * op.kernel_w):
         kh, kw = tap // op.kernel_w, tap % op.kernel_w
         h0, h1 = reach(op.height, kh, op.stride_h, op.pad_h, high)
@@ -263,10 +206,8 @@ def outer(op, work):
             runs, count = (1, (w1 - w0) * n) if op.stride_w == 1 else (w1 - w0, n)
             for run in range(runs):
                 at, to = (left + (w0 + run) * op.stride_w) * n * ci, (h * wide + w0 + run) * n * co
-                for i in range(0, ci, 4):
+                for i in range(0, ci, ROWS):
                     for o in range(0, co, width):
-                        place = own + i * co + o
-                        if width == WIDE:
-                            outer_24(x, at + i, ci, d, to + o, co, count, gradient, place)
-                        else:
-                            outer_16(x, at + i, ci, d, to + o, co, count, gradient, place)
+                        begins[0, 0], begins[0, 1] = at, to + o
+                        y, last = own + i * co + o, ROWS - 1
+                        tile(width, x, i, 1, ci, d, co, begins, 1, count, gradient, y, co, last, 1)

@@ -21,3 +21,9 @@ def reach(size, tap, stride, pad, outs):
 def fill(values, number):
     for j in range(len(values)):
         values[j] = number
+
+
+@part
+def copy(values, to):
+    for j in range(len(to)):
+        to[j] = values[j]
