@@ -20,8 +20,8 @@ from pagefl.game.rewards import DemandRatio
 
 from .bounds import Count, Factor, NotNegative, Share
 
-NOISE = np.array([1.0, 0.7])  # standard deviations of ln lr and ln epochs while clients explore
-REACH = np.array([1.0, 0.7])  # by how much the point moves in a round at most
+# standard deviations of ln lr and ln epochs while clients explore, and by how much the point moves at most
+NOISE = np.array([1.0, 0.7])
 FEWEST_ROUNDS = 10  # of exploration
 ENOUGH_TOLD = 1000  # comparisons after which it ends before its time
 RECENT, ROWS = 6, 400  # the surface is fitted to the comparisons of so many rounds, and to as many at least
@@ -215,7 +215,7 @@ class PointServer(ServerPolicy):
         left = better - np.einsum("ni,i->n", inputs, surface)
         variance = (np.einsum("n,n->", left, left) + PRIOR) / (len(left) + PRIOR)
         steps = np.linspace(-1, 1, 41)
-        near = np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2) * REACH
+        near = np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2) * NOISE
         near = self.players.within(near * self.players.free(self.setup) + point, self.setup)
         above = quadratic((near - point) / NOISE)
         error = np.sqrt(variance * np.einsum("ni,ij,nj->n", above, normal, above))
