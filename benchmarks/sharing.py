@@ -11,8 +11,9 @@ grid's best is read off the test accuracies, by their sum: what a search would h
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import NamedTuple
 
 
@@ -36,6 +37,7 @@ ALGORITHMS = {"fedavg": "FedAvg", "feddyn": "FedDyn", "scaffold": "SCAFFOLD", "d
 # its second model is trained as long as the first one
 OWN = {(task, "ditto"): {"name": "ditto", "personal_epochs": own.epochs} for task, own in TASKS.items()}
 SEEDS = (3, 4, 5, 6, 7)
+T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # of Student's t, by the number of seeds
 STARTS = ("×0.1", "×1", "×10")
 CONTROLS = {
     "fixed": {"players": "fixed"},
@@ -75,11 +77,12 @@ def cells() -> list[dict]:
                     for control, settings in CONTROLS.items():
                         more = {**settings, **start(task, name)}
                         found.append(cell(task, algorithm, seed, f"{control} {name}", **more))
-                for lr in own.lrs:
-                    for epochs in own.epoch_grid:
-                        found.append(
-                            cell(task, algorithm, seed, f"grid {lr:g} × {epochs}", lr=lr, epochs=epochs)
-                        )
+                    alone = {**CONTROLS["fixed"], **start(task, name), "participation": 0.2}
+                    found.append(cell(task, algorithm, seed, f"fixed {name}, 20 %", **alone))
+                for lr, epochs in product(own.lrs, own.epoch_grid):
+                    point, name = {"lr": lr, "epochs": epochs}, f"grid {lr:g} × {epochs}"
+                    found.append(cell(task, algorithm, seed, name, **point))
+                    found.append(cell(task, algorithm, seed, f"{name}, 20 %", **point, participation=0.2))
             for ratio in RATIOS:
                 found.append(cell(task, "fedavg", seed, f"demand {ratio}", **shared, bias=ratio))
             for price in PRICES:
@@ -128,9 +131,35 @@ def tables(results: list[dict]) -> str:
         rows = {name: [r for r in mine if r["name"] == name] for name in sorted(names)}
         for name, found in rows.items():
             lines.append(f"| {name} | {' | '.join(_cell(found, each) for each in ALGORITHMS)} |")
-        best = " | ".join(_best(mine, algorithm) for algorithm in ALGORITHMS)
-        lines.append(f"| best of the grid, in hindsight | {best} |")
+        for few in ("", ", 20 %"):
+            best = {algorithm: _best(mine, algorithm, few) for algorithm in ALGORITHMS}
+            cells = (
+                f"{_cell(found, a)} {found[0]['name'][5:]}" if found else "" for a, found in best.items()
+            )
+            lines.append(f"| best of the grid, in hindsight{few} | {' | '.join(cells)} |")
+            for name in STARTS:
+                for other, label in ((best, "the grid's best"), (None, "its start")):
+                    told = (
+                        _paired(rows.get(name + few, []), other or rows.get(f"fixed {name}{few}", []), a)
+                        for a in ALGORITHMS
+                    )
+                    lines.append(f"| {name}{few} less {label} | {' | '.join(told)} |")
     return "\n".join(lines)
+
+
+def _paired(found: list[dict], other: list[dict] | dict[str, list[dict]], algorithm: str) -> str:
+    """Mean difference over the seeds that both have, with a 95 % interval where there are several."""
+    theirs = other[algorithm] if isinstance(other, dict) else other
+    known = {r["seed"]: r for r in theirs if r["algorithm"] == algorithm}
+    pairs = [(r, known[r["seed"]]) for r in found if r["algorithm"] == algorithm and r["seed"] in known]
+    if not pairs:
+        return ""
+    said = []
+    for axis in ("global_accuracy", "personal_accuracy"):
+        gaps = [100 * (r[axis] - s[axis]) for r, s in pairs]
+        wide = T_95[len(gaps)] * stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
+        said.append(f"{mean(gaps):+.1f}" + ("" if wide is None else f" ± {wide:.1f}"))
+    return f"{' / '.join(said)} ({len(pairs)})"
 
 
 def _cell(found: list[dict], algorithm: str) -> str:
@@ -141,20 +170,20 @@ def _cell(found: list[dict], algorithm: str) -> str:
     return f"{means[0]:.1f} / {means[1]:.1f} ({len(mine)})"
 
 
-def _best(mine: list[dict], algorithm: str) -> str:
+def _best(mine: list[dict], algorithm: str, few: str) -> list[dict]:
     grid: dict[str, list[dict]] = {}
     for r in mine:
-        if r["algorithm"] == algorithm and r["name"].startswith("grid"):
-            grid.setdefault(r["name"], []).append(r)
+        name = r["name"]
+        if r["algorithm"] == algorithm and name.startswith("grid") and name.endswith("20 %") == bool(few):
+            grid.setdefault(name, []).append(r)
     if not grid:
-        return ""
+        return []
     most = max(len(found) for found in grid.values())
     complete = {name: found for name, found in grid.items() if len(found) == most}
-    name, found = max(
-        complete.items(),
-        key=lambda item: mean(r["global_accuracy"] + r["personal_accuracy"] for r in item[1]),
+    return max(
+        complete.values(),
+        key=lambda found: mean(r["global_accuracy"] + r["personal_accuracy"] for r in found),
     )
-    return f"{_cell(found, algorithm)} {name.removeprefix('grid ')}"
 
 
 def draw(results: list[dict], path: Path) -> None:

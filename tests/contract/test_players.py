@@ -366,9 +366,8 @@ def test_a_client_alone_plays_as_among_others(case):
     for round in range(1, many.rounds + 1):
         accuracy, loss, after = chance.uniform(0.1, 1.0, (3, CLIENTS))
         seen = observed(loss, accuracy)
-        outcome = Outcome(
-            1 / after, accuracy, after, after / 2, np.zeros(CLIENTS), np.where(after > 0.8, 0.1, 1)
-        )
+        shrunk = np.where(after > 0.8, 0.1, 1)
+        outcome = Outcome(1 / after, accuracy, after, after / 2, np.zeros(CLIENTS), shrunk, after - 0.5)
         policies = [(together, everybody, seen, outcome)]
         for i, policy in enumerate(alone):
             policies.append(

@@ -20,7 +20,7 @@ UNSEEN = Observation(lambda: Scores(np.zeros(0), np.zeros(0)))
 
 def outcome(loss: np.ndarray) -> Outcome:
     """Another loss of the client's own model: what is learned from is that of the upload."""
-    return Outcome(1 / loss, np.zeros_like(loss), loss + 1, loss, 0 * loss, 1 + 0 * loss)
+    return Outcome(1 / loss, np.zeros_like(loss), loss + 1, loss, 0 * loss, 1 + 0 * loss, 0 * loss)
 
 
 def by_the_paper(rounds: list[tuple[list[int], list[float]]], count: int, discount: float) -> np.ndarray:

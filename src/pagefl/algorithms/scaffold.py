@@ -23,12 +23,14 @@ class Scaffold(Algorithm):
 
     fresh: weight of the new control variate against the old one; below 1 it is smoothed over rounds
     bounded: limit each correction to the median length of training in the round before
+    measured: with bounded, limit it to the length that the client's own variate was measured over, too
     """
 
     same_rows = (("upload.model", "personal"),)
 
     fresh: Part = 1.0
     bounded: bool = False
+    measured: bool = False
 
     @property
     def needs_sgd(self) -> str:
@@ -42,7 +44,8 @@ class Scaffold(Algorithm):
         }
 
     def client_state(self, row: Tensor, layout: Layout) -> State:
-        return {"control": torch.zeros_like(row)}
+        own = {"length": row.new_zeros(1)} if self.measured else {}
+        return {"control": torch.zeros_like(row), **own}
 
     def upload_state(self, row: Tensor, layout: Layout) -> State:
         return self.server_state(row)
@@ -56,6 +59,9 @@ class Scaffold(Algorithm):
         if self.bounded:
             ahead = (clients.lr * clients.steps.to(clients.lr))[:, None]
             usual = clients.sent["length"]  # zero in the first round, where there is no correction either
+            if self.measured:
+                known = clients.kept["length"]  # zero for a client that has not trained yet
+                usual = torch.where(known > 0, torch.minimum(usual, known), usual)
             shift = shift * (usual / ahead).clamp(max=1.0)
         trained = clients.descend(sent, shift=shift)
         rows, length = trained.rows, trained.length[:, None]
@@ -65,7 +71,8 @@ class Scaffold(Algorithm):
         # p is played.
         relative = (clients.facts.sizes / clients.facts.mean_size).to(rows)[:, None]
         upload = {"model": rows, "control": relative * change, **({"length": length} if self.bounded else {})}
-        return Local(upload=upload, personal=rows, kept={"control": own + change})
+        kept = {"control": own + change, **({"length": length} if self.measured else {})}
+        return Local(upload=upload, personal=rows, kept=kept)
 
     def aggregate(self, server: State, uploads: Uploaded, weights: Tensor, share: float) -> State:
         control = server["control"] + share * uploads.mean("control")  # (5)

@@ -14,13 +14,14 @@ from .algorithm import Algorithm, Facts, Local, State
 from .arrays import Floats, Integers, finite
 from .errors import UserError
 from .examples import ClientData, Examples
-from .jobs import Job, unknown
+from .jobs import Attempt, Job, Played, unknown
 from .personal import Step
 from .storage import Allocate, Storage, named
 from .training.model import Model
 from .training.stack import Stack, Training
 
 TRIES = 3  # of a client above its limit: each with a tenth of the learning rate
+DIVERGED = 1e9  # stands for the objective of a model that is not finite
 STEPPED = "stepped"
 
 
@@ -88,7 +89,7 @@ class Block:
                 adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
                 rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
             return self.model.score(rows, self.data[job.kind], ids)
-        outcome, added, lr, gradients = self._trained(job)
+        (outcome, added, _, gradients), played = self._trained(job)
         # an upload is often the personal model
         distinct = {id(rows): rows for rows in named(outcome).values()}.values()
         good = torch.stack([finite(rows) for rows in distinct]).all(0)
@@ -106,33 +107,47 @@ class Block:
         if job.uploads and len(ids) and uploaded is not outcome.personal:
             upload = self.model.score(uploaded[chosen], self.data[job.uploads], ids)
         flags = good.cpu().numpy()
-        return flags, test, train, upload, added[flags], lr[flags], gradients
+        kept = Played._make(values[flags] for values in played)
+        return flags, test, train, upload, added[flags], kept, gradients
 
-    def _trained(self, job: Job) -> tuple[Local, Floats, Floats, int]:
-        """The outcome, what was added to losses, the learning rates used, and the gradients spent."""
-        stack = self._stack(job, self.storage.kept)
-        outcome = self._local(stack)
-        added = self._added(stack, outcome) if job.uploads else np.full(len(job.ids), np.nan)
-        if job.uploads is None or job.limits is None:
-            return outcome, added, job.lr, stack.gradients
-        lr, gradients = job.lr.copy(), stack.gradients
-        best = self._uploaded_loss(stack, outcome, job.uploads) + added
-        again = np.flatnonzero(~(best <= job.limits))
+    def _trained(self, job: Job) -> tuple[Attempt, Played]:
+        """The best attempt of each client: with its own lr and epochs, with its rival's, and, above its
+        limit, with smaller and smaller lr."""
+        made, count = self._attempt(job), len(job.ids)
+        played = Played(job.lr.copy(), job.epochs.copy(), np.ones(count), np.zeros(count))
+        if job.rivals is not None and (job.rivals.lr > 0).any():
+            trying = np.flatnonzero(job.rivals.lr > 0)
+            lr, epochs = job.rivals.lr[trying], job.rivals.epochs[trying]
+            second = self._again(job, trying, lr, epochs)
+            played.lead[trying] = known(made.objective[trying]) - known(second.objective)
+            made, better = best_of(made, trying, second)
+            played.lr[trying[better]], played.epochs[trying[better]] = lr[better], epochs[better]
+        if job.limits is None:
+            return made, played
+        again = np.flatnonzero(~(made.objective <= job.limits))
         for _ in range(TRIES):
             if not len(again):
                 break
-            some = job._replace(ids=job.ids[again], lr=lr[again] * 0.1, epochs=job.epochs[again])
-            stack = self._stack(some, self.storage.kept)
-            second = self._local(stack)
-            gradients += stack.gradients
-            found = self._uploaded_loss(stack, second, job.uploads) + self._added(stack, second)
-            better = ~(best[again] <= found)
-            again, found = again[better], found[better]
-            best[again] = found
-            lr[again] *= 0.1
-            outcome = replaced(outcome, again, second, np.flatnonzero(better))
-            again = again[~(found <= job.limits[again])]
-        return outcome, added, lr, gradients
+            second = self._again(job, again, played.lr[again] * 0.1, played.epochs[again])
+            made, better = best_of(made, again, second)
+            again = again[better]
+            played.lr[again] *= 0.1
+            played.shrunk[again] *= 0.1
+            again = again[~(made.objective[again] <= job.limits[again])]
+        return made, played
+
+    def _again(self, job: Job, places: Integers, lr: Floats, epochs: Integers) -> Attempt:
+        return self._attempt(job._replace(ids=job.ids[places], lr=lr, epochs=epochs))
+
+    def _attempt(self, job: Job) -> Attempt:
+        stack = self._stack(job, self.storage.kept)
+        outcome = self._local(stack)
+        added = total = np.full(len(job.ids), np.nan)
+        if job.uploads:
+            added = self._added(stack, outcome)
+        if job.uploads and (job.limits is not None or job.rivals is not None):
+            total = self._uploaded_loss(stack, outcome, job.uploads) + added
+        return Attempt(outcome, added, total, stack.gradients)
 
     def _local(self, stack: Stack) -> Local:
         outcome = self.algorithm.local(stack)
@@ -255,6 +270,21 @@ def declared(algorithm: Algorithm) -> bool:
 def adapts(algorithm: Algorithm) -> bool:
     """Whether the shared model is fitted to each client before it is evaluated."""
     return type(algorithm).adapt is not Algorithm.adapt
+
+
+def known(objective: Floats) -> Floats:
+    return np.nan_to_num(objective, nan=DIVERGED)
+
+
+def best_of(made: Attempt, places: Integers, second: Attempt) -> tuple[Attempt, Integers]:
+    """The better of two attempts for each of these clients, and which of them the second is better for."""
+    better = np.flatnonzero(~(made.objective[places] <= second.objective))
+    chosen, gradients = places[better], made.gradients + second.gradients
+    added, objective = made.added.copy(), made.objective.copy()
+    added[chosen], objective[chosen] = second.added[better], second.objective[better]
+    return Attempt(
+        replaced(made.outcome, chosen, second.outcome, better), added, objective, gradients
+    ), better
 
 
 def replaced(outcome: Local, places: Integers, by: Local, those: Integers) -> Local:

@@ -9,7 +9,7 @@ from .algorithm import Algorithm, State
 from .arrays import Floats, Integers
 from .block import STEPPED, adapts
 from .evaluate import Scores
-from .jobs import EVALUATED_TOGETHER, Job, Trained, join, pieces, unknown
+from .jobs import EVALUATED_TOGETHER, Job, Played, Rivals, Trained, join, pieces, unknown
 from .personal import Step, Trials, Tuned
 from .training.stack import Training
 
@@ -71,13 +71,15 @@ class ClientHalf:
         before: Integers | None = None,
         uploads: str | None = None,
         limits: Floats | None = None,
+        rivals: Rivals | None = None,
     ) -> Trained:
         """Each of these clients trains the model it was sent, with its own lr and epochs.
 
         `roles`: the splits on which personal models are evaluated. `before`: the clients on whose test data
         the shared model is; everybody if it is None. `uploads`: the split on which uploads are evaluated.
         `limits`: a client whose upload has a larger objective there (its loss, and what the algorithm adds)
-        trains again with a tenth of the learning rate, as long as that lowers it.
+        trains again with a tenth of the learning rate, as long as that lowers it. `rivals`: what each client
+        tries beside its lr and epochs. Both need `uploads`.
         """
         self.has_stepped = False
         before = np.arange(self.size) if before is None else before
@@ -90,6 +92,7 @@ class ClientHalf:
             Job(
                 *("train", ids[p], round, lr[p], epochs[p], self.mean_size, roles, uploads),
                 limits=None if limits is None else limits[p],
+                rivals=None if rivals is None else Rivals(rivals.lr[p], rivals.epochs[p]),
             )
             for p in parts
         ]
@@ -100,17 +103,18 @@ class ClientHalf:
         else:
             answers = self.block.run(jobs + evaluations)
             judged = answers[len(jobs) :]
-        flags, tests, trains, uploaded, changes, rates, gradients = zip(*answers[: len(jobs)], strict=True)
+        flags, tests, trains, uploaded, changes, plays, gradients = zip(*answers[: len(jobs)], strict=True)
         good = np.concatenate(flags)
         trained = ids[order][good]
         back = np.argsort(trained)
         test, train, upload = (join(found, back) for found in (tests, trains, uploaded))
-        added, used = (np.concatenate(parts)[back] for parts in (changes, rates))
+        added = np.concatenate(changes)[back]
+        played = Played._make(np.concatenate(parts)[back] for parts in zip(*plays, strict=True))
         shared = unknown(self.size)
         for known, found in zip(shared, join([unknown(0), *judged]), strict=True):
             known[before] = found
         bad = np.sort(ids[order][~good])
-        return Trained(trained[back], bad, test, train, upload, added, used, shared, sum(gradients))
+        return Trained(trained[back], bad, test, train, upload, added, played, shared, sum(gradients))
 
     def try_steps(self, round: int, lr: float, epochs: int) -> Trials:
         """Every choice of a personal step around this lr and these epochs, on each client's hold-out."""

@@ -5,12 +5,38 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .algorithm import Local
 from .arrays import Floats, Integers
 from .evaluate import Scores
 from .personal import Step
 
 EVALUATED_TOGETHER = 50  # owners of examples in one job
 SMALLEST_GROUP = 8  # clients, where many are trained together
+
+
+class Rivals(NamedTuple):
+    """A second lr and number of epochs for each client to try. It uploads what has the lower objective."""
+
+    lr: Floats  # 0: this client tries nothing else
+    epochs: Integers
+
+
+class Attempt(NamedTuple):
+    """What came of training once."""
+
+    outcome: Local
+    added: Floats  # by how much what the algorithm adds to losses has changed
+    objective: Floats  # losses of uploads and what is added; NaN for who diverged
+    gradients: int
+
+
+class Played(NamedTuple):
+    """What clients trained with in the end."""
+
+    lr: Floats
+    epochs: Integers
+    shrunk: Floats  # by which factor lr had to shrink to stay below the limit
+    lead: Floats  # by how much the rival's objective was lower; 0 without a rival
 
 
 class Job(NamedTuple):
@@ -26,6 +52,7 @@ class Job(NamedTuple):
     uploads: str | None = None  # the split on which uploads are evaluated too
     step: Step | None = None  # the personal step to take
     limits: Floats | None = None  # the largest objectives that uploads may have
+    rivals: Rivals | None = None
 
 
 class Trained(NamedTuple):
@@ -38,7 +65,7 @@ class Trained(NamedTuple):
     train: Scores
     upload: Scores  # what they upload, on the same data, where it was asked for; otherwise `train`
     added: Floats  # by how much what the algorithm adds to their loss has changed, where it was asked for
-    lr: Floats  # that they trained with in the end
+    played: Played
     before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
     gradients: int  # evaluated by those that trained, in examples
 

@@ -46,7 +46,7 @@ NICKNAMES: dict[str, dict[str, str]] = {
 
 # Settings that an algorithm needs if players change lr and epochs over rounds and between clients.
 APART: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"fresh": 0.1, "bounded": True}}
-TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True}}
+TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True, "measured": True}}
 # Players that are not listed use APART.
 PLAYED: dict[str, dict[str, Mapping[str, Number | bool]]] = {
     "fixed": {},

@@ -5,6 +5,7 @@ import numpy as np
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.clients import ClientHalf
+from pagefl.core.jobs import Rivals
 from pagefl.core.personal import Step, Trials, Tuned
 
 from .messages import NOBODY, SIZE, Answer, Orders, table
@@ -51,7 +52,8 @@ class Leaders:
         )
         losses = self.policy.observe(round, clients, seen)
         moves = self._moves(round, clients, seen)
-        limits = self.policy.limits(round, clients, seen)
+        limits, rivals = self.policy.limits(round, clients, seen), self._rivals(round, clients, seen)
+        scored = self.policy.uses_upload_loss or limits is not None or rivals is not None
         # A client that is absent in the next judged round is known by its accuracy in this one.
         tested = orders.judged or self.terms.participation < 1
         trained = self.half.train(
@@ -60,24 +62,26 @@ class Leaders:
             *moves,
             roles=("test",) * tested + (self.role,) * self.rewarded,
             before=np.union1d(clients, self._here(orders.sample)) if orders.judged else NOBODY,
-            uploads=self.role if self.policy.uses_upload_loss or limits is not None else None,
+            uploads=self.role if scored else None,
             limits=limits,
+            rivals=rivals,
         )
-        ids = trained.ids
-        shrunk = trained.lr / moves.lr[np.isin(clients, ids)]
+        ids, played = trained.ids, trained.played
         scores = trained.test if self.terms.released else trained.train
         rewards = reward(scores.loss, self.terms.penalty)
         if len(ids) and self.rewarded:
             paid = rewards * orders.demand.clients
-            outcome = Outcome(paid, scores.accuracy, scores.loss, trained.upload.loss, trained.added, shrunk)
+            known = (scores.accuracy, scores.loss, trained.upload.loss, trained.added)
+            outcome = Outcome(paid, *known, played.shrunk, played.lead)
             self.policy.reward(round, ids, outcome)
         told = table(self.half.size)
         told |= {SIZE: self.half.sizes.astype(np.float64)}
         told |= {"before_accuracy": trained.before.accuracy, "before_loss": trained.before.loss}
         for name, who, values in (
             ("lr", clients, moves.lr),
-            ("lr", ids, trained.lr),
+            ("lr", ids, played.lr),
             ("epochs", clients, moves.epochs),
+            ("epochs", ids, played.epochs),
             ("state", clients, seen.accuracy if seen.was_used else np.nan),
             ("critic_loss", clients, np.nan if losses is None else losses.critic.numpy()),
             ("actor_loss", clients, np.nan if losses is None else losses.actor.numpy()),
@@ -130,9 +134,16 @@ class Leaders:
         return places[(places >= 0) & (places < self.half.size)]
 
     def _moves(self, round: int, clients: Integers, seen: Observation) -> Moves:
-        """The policy's moves, but for the factors that the settings hold fixed and for what the rate has
-        decayed by."""
-        moves, fixed = self.policy.act(round, clients, seen), self.fixed.act(round, clients, seen)
+        return self._settled(self.policy.act(round, clients, seen), round, clients, seen)
+
+    def _rivals(self, round: int, clients: Integers, seen: Observation) -> Rivals | None:
+        moves = self.policy.rivals(round, clients, seen)
+        return None if moves is None else Rivals(*self._settled(moves, round, clients, seen))
+
+    def _settled(self, moves: Moves, round: int, clients: Integers, seen: Observation) -> Moves:
+        """These moves, but for the factors that the settings hold fixed and for what the rate has decayed
+        by."""
+        fixed = self.fixed.act(round, clients, seen)
         lr = fixed.lr if "eta" in self.terms.freeze else moves.lr
         lr = lr * self.terms.lr_decay ** (round - 1)
         return Moves(lr, fixed.epochs if "alpha" in self.terms.freeze else moves.epochs)

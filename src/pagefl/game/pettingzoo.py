@@ -73,6 +73,15 @@ class HandedClients(ClientPolicy):
         limits[rest] = theirs
         return limits
 
+    def rivals(self, round: int, clients: Integers, seen: Observation) -> Moves | None:
+        rest = ~self.handed[clients]
+        theirs = self.others.rivals(round, clients[rest], seen.of(rest.nonzero()[0])) if rest.any() else None
+        if theirs is None:
+            return None
+        rivals = Moves(np.zeros(len(clients)), np.ones(len(clients), np.int64))
+        rivals.lr[rest], rivals.epochs[rest] = theirs
+        return rivals
+
     @property
     def personal_lr(self) -> float:
         return self.others.personal_lr

@@ -37,6 +37,7 @@ class Setup(NamedTuple):
     released: bool = False  # the protocol of the published programs
     # the federation's number of the policy's first client: on a node that holds one of many, its own
     first: int = 0
+    freeze: frozenset[str] = frozenset()  # factors that the settings hold fixed, whatever is played
 
     def passed(self, round: int) -> float:
         """How much of the run is over: 0 in the first round, 1 in the last."""
@@ -86,6 +87,7 @@ class Outcome(NamedTuple):
     upload_loss: Floats  # of what the client uploads; for most algorithms that is its own model
     added: Floats  # by how much what the algorithm adds to the loss of the upload has changed by training
     shrunk: Floats  # by which factor of its lr a client trained in the end; below 1: it trained again
+    lead: Floats  # by how much the objective was lower with the rival move
 
 
 class ClientPolicy:
@@ -119,6 +121,11 @@ class ClientPolicy:
     def limits(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
         """The largest objective that each upload may have: above it, a client trains again with a tenth of
         its lr, as long as that lowers it. None: any."""
+        return None
+
+    def rivals(self, round: int, clients: Integers, seen: Observation) -> Moves | None:
+        """Second moves: each client trains with both, and goes on with the one that leaves it the lower
+        objective. lr 0: it tries no second one. None: nobody does."""
         return None
 
     @property

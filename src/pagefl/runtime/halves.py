@@ -131,7 +131,8 @@ def server_half(
 def setup_of(settings: Settings, clients: int, first: int = 0) -> Setup:
     """What the players of these clients are told before the first round."""
     released = settings.protocol == "released"
-    return Setup(clients, settings.rounds, settings.seed, settings.lr, settings.epochs, released, first)
+    own = (settings.rounds, settings.seed, settings.lr, settings.epochs)
+    return Setup(clients, *own, released, first, frozenset(settings.freeze))
 
 
 def terms_of(settings: Settings) -> Terms:

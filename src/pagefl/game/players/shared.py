@@ -1,8 +1,8 @@
 """PAGE with one point of lr and epochs for all clients, which they search together.
 
-In the first rounds each client tries a move near the point and tells five numbers: its lr, its epochs, by
-which share its objective fell, how large its loss was before, and by how much lr had to shrink. The server
-fits a surface to what the last rounds told and moves the point to its top. Then all play the point, and the
+In the first rounds each client tries two moves near the point, goes on with the better one and tells six
+numbers: lr and epochs of both, which was better, and by how much lr had to shrink. The server fits a surface
+to these comparisons and moves the point to where it is higher for sure. Then all play the point, and the
 learning rate decays at the end.
 """
 
@@ -20,17 +20,16 @@ from pagefl.game.rewards import DemandRatio
 
 from .bounds import Count, Factor, NotNegative, Share
 
-NOISE = np.array([1.0, 0.7])  # standard deviations of ln lr and ln epochs while clients explore
-REACH = np.array([1.0, 0.7])  # by how much the point moves in a round at most
+# standard deviations of ln lr and ln epochs while clients explore, and by how much the point moves at most
+NOISE = np.array([1.0, 0.7])
 FEWEST_ROUNDS = 10  # of exploration
-ENOUGH_ROUNDS, ENOUGH_TOLD = 20, 2000  # rounds and transitions after which it ends before its time
-RECENT, ROWS = 6, 400  # the surface is fitted to the transitions of so many rounds, and to as many at least
-ENOUGH_FITTED = 40  # transitions below which the point stays
-KEPT = 200  # transitions of a round that the server keeps
+ENOUGH_TOLD = 1000  # comparisons after which it ends before its time
+RECENT, ROWS = 6, 400  # the surface is fitted to the comparisons of so many rounds, and to as many at least
+KEPT = 200  # comparisons of a round that the server keeps
 LARGEST, SMALLEST = 50.0, -7.0  # logarithms that a client can send: at most three tenths of a rate
 RIDGE = 1.0
+PRIOR = 3  # comparisons of variance 1 that stand for what is not known before the first ones
 FLOOR = 0.01  # added to a loss before it divides: a client with one class must not outweigh all others
-WORST = -10.0  # the gain of a client that had to train again
 STEEPEST = 0.1  # the largest fall of ln(lr) from round to round of the decay: in a short run it falls little
 DEEPEST = 100.0  # by which lr is divided at the end of the decay
 LEAST_LR = 1e-5
@@ -70,6 +69,10 @@ class PageShared(Players):
         high = [np.log(setup.lr * self.span), np.log(max(self.epochs_max, setup.epochs))]
         return np.clip(points, low, high)
 
+    def free(self, setup: Setup) -> Floats:
+        """1 for what is searched, 0 for what the settings hold fixed."""
+        return np.array([factor not in setup.freeze for factor in ("eta", "alpha")], float)
+
     def longest(self, setup: Setup) -> float:
         """Rounds of exploration at most."""
         if not self.explore:
@@ -95,8 +98,10 @@ class SearchingClients(ClientPolicy):
         super().__init__(setup)
         self.players = players
         self.point = torch.tensor([*players.first_point(setup), 1.0], dtype=torch.float32)
-        # ln lr, ln epochs, gain, ln of the loss before, ln of the factor by which lr had to shrink
-        self.transition = torch.zeros(setup.clients, 5)
+        # ln lr and ln epochs of both moves, 1 if the second was better and -1 if the first was, and ln of the
+        # factor by which lr had to shrink
+        self.transition = torch.zeros(setup.clients, 6)
+        self.before = np.zeros(setup.clients)  # the loss before training
 
     @property
     def received(self) -> State:
@@ -111,22 +116,26 @@ class SearchingClients(ClientPolicy):
         return float(np.exp(self.point[0].double().item()))
 
     def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
-        point = np.tile(self.point[:2].double().numpy(), (len(clients), 1))
+        points = np.tile(self.point[:2].double().numpy(), (len(clients), 1))
         if self.exploring:
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + clients).tolist())
-            point = self.players.within(point + NOISE * rng.normals(keys, 2), self.setup)
-            loss = np.log(np.maximum(seen.loss, 1e-3))
-            rows = np.column_stack([point, np.full(len(clients), WORST), loss, np.zeros(len(clients))])
+            noise = NOISE * self.players.free(self.setup) * rng.normals(keys, 4).reshape(-1, 2, 2)
+            tried = self.players.within(points[:, None] + noise, self.setup)
+            rows = np.column_stack([tried.reshape(-1, 4), np.zeros((len(clients), 2))])
             self.transition[torch.from_numpy(clients)] = torch.from_numpy(rows).float()
-        epochs = np.maximum(1, np.rint(np.exp(point[:, 1]))).astype(np.int64)
-        return Moves(
-            np.exp(point[:, 0]) * self.players.decayed(round, self.setup.rounds, seen.demand), epochs
-        )
+            self.before[clients] = seen.loss
+            points = tried[:, 0]
+        return self._moves(points, round, seen)
+
+    def rivals(self, round: int, clients: Integers, seen: Observation) -> Moves | None:
+        if not self.exploring:
+            return None
+        return self._moves(self.transition[torch.from_numpy(clients), 2:4].double().numpy(), round, seen)
 
     def limits(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
         """Training must lower the objective. In the first round, any smaller lr that lowers it more is taken:
         a start that is far too large must not ruin a deep model for good."""
-        if not self.exploring:
+        if not self.exploring or "eta" in self.setup.freeze:
             return None
         return seen.loss if round > 1 else np.full(len(clients), -np.inf)
 
@@ -134,29 +143,30 @@ class SearchingClients(ClientPolicy):
         if not self.exploring:
             return
         who = torch.from_numpy(clients)
-        before = np.exp(self.transition[who, 3].double().numpy())
-        fell = (before - outcome.upload_loss - outcome.added) / (before + FLOOR)
-        paid = fell - self.players.price * np.rint(np.exp(self.transition[who, 1].double().numpy()))
-        gain = np.where(outcome.shrunk < 1, WORST, np.clip(paid, WORST, 1.0))
-        self.transition[who, 2] = torch.from_numpy(gain).float()
-        self.transition[who, 4] = torch.from_numpy(np.log(outcome.shrunk)).float()
+        first, second = np.rint(np.exp(self.transition[who][:, [1, 3]].double().numpy())).T
+        lead = outcome.lead / (self.before[clients] + FLOOR) - self.players.price * (second - first)
+        told = np.column_stack([np.sign(lead), np.log(outcome.shrunk)])
+        self.transition[who, 4:] = torch.from_numpy(told).float()
 
     def experience(self, clients: Integers) -> State:
         return {"transition": self.transition[torch.from_numpy(clients)]}
 
+    def _moves(self, points: Floats, round: int, seen: Observation) -> Moves:
+        lr = np.exp(points[:, 0]) * self.players.decayed(round, self.setup.rounds, seen.demand)
+        return Moves(lr, np.maximum(1, np.rint(np.exp(points[:, 1]))).astype(np.int64))
+
 
 class PointServer(ServerPolicy):
-    """Moves the point to the top of a surface, fitted to the gains that clients told."""
+    """Moves the point to the top of a surface, fitted to what clients told of two moves each."""
 
     def __init__(self, setup: Setup, players: PageShared) -> None:
         super().__init__(setup)
         self.players = players
         self.point = torch.from_numpy(players.first_point(setup))
-        self.exploring = torch.tensor([players.longest(setup) >= 1])
-        self.told = torch.zeros(1, dtype=torch.long)  # transitions so far
-        self.later = torch.zeros(3, dtype=torch.float64)  # sum and number of the points of the later half
-        # round (0: no transition yet), ln lr, ln epochs, score, standardised ln of the loss before
-        self.past = torch.zeros(RECENT * KEPT + ROWS, 5, dtype=torch.float64)
+        self.exploring = torch.tensor([players.longest(setup) >= 1 and bool(players.free(setup).any())])
+        self.told = torch.zeros(1, dtype=torch.long)  # comparisons so far
+        # round (0: no comparison yet), ln lr and ln epochs of both moves, which was better
+        self.past = torch.zeros(RECENT * KEPT + ROWS, 6, dtype=torch.float64)
 
     @property
     def sent(self) -> State:
@@ -173,28 +183,21 @@ class PointServer(ServerPolicy):
         if len(rows) > KEPT:
             chosen = rng.stream(self.setup.seed, "kept lessons", round).choice(len(rows), KEPT, replace=False)
             rows = rows[np.sort(chosen)]
-        self.told += len(rows)
-        if round == 1 and len(rows):  # a start that is far too large is left at once
-            self.point[0] += rows[:, 4].mean()
-            self.point.copy_(torch.from_numpy(self.players.within(self.point.numpy(), self.setup)))
-        if len(rows) > 1:
-            past = self._remember(round, rows)
-            if len(past) >= ENOUGH_FITTED:
-                self.point.copy_(torch.from_numpy(self._top(past)))
-        longest = self.players.longest(self.setup)
-        if round > longest / 2:
-            self.later += torch.cat([self.point, torch.ones(1)])
-        if round >= longest or (round >= ENOUGH_ROUNDS and self.told >= ENOUGH_TOLD):
+        if len(rows):
+            if round == 1:  # a start that is far too large is left at once
+                self.point[0] += rows[:, 5].mean()
+                self.point.copy_(torch.from_numpy(self.players.within(self.point.numpy(), self.setup)))
+            self.told += len(rows)
+            self.point.copy_(torch.from_numpy(self._top(self._remember(round, rows))))
+        enough = round >= FEWEST_ROUNDS and self.told >= ENOUGH_TOLD
+        if round >= self.players.longest(self.setup) or enough:
             self.exploring[:] = False
-            if self.later[2]:
-                self.point.copy_(self.later[:2] / self.later[2])
         return None
 
     def _remember(self, round: int, rows: Floats) -> Floats:
-        """The transitions that the surface is fitted to: those of the last rounds, or the last ones."""
-        loss = (rows[:, 3] - rows[:, 3].mean()) / (rows[:, 3].std() + 1e-9)
-        new = np.column_stack([np.full(len(rows), round), rows[:, :2], ranked(rows[:, 2]), loss])
+        """The comparisons that the surface is fitted to: those of the last rounds, or the last ones."""
         past = self.past.numpy()
+        new = np.column_stack([np.full(len(rows), round), rows[:, :5]])
         past = np.concatenate([past[past[:, 0] > 0], new])
         wanted = max(ROWS, int((past[:, 0] > round - RECENT).sum()))
         past = past[-wanted:]
@@ -202,35 +205,31 @@ class PointServer(ServerPolicy):
         return past
 
     def _top(self, past: Floats) -> Floats:
-        """The highest point of the surface that can be reached in one round."""
-        point = self.point.numpy()
-        inputs = np.column_stack([quadratic((past[:, 1:3] - point) / NOISE), past[:, 4], np.ones(len(past))])
+        """Within reach, the point whose height above this one, less its standard error, is largest: with few
+        comparisons, or contradictory ones, that is this point itself."""
+        point, better = self.point.numpy(), past[:, 5]
+        inputs = quadratic((past[:, 3:5] - point) / NOISE) - quadratic((past[:, 1:3] - point) / NOISE)
         # not by BLAS, whose sums depend on its threads
-        normal = np.einsum("ni,nj->ij", inputs, inputs) + np.diag([RIDGE] * 6 + [1e-6])
-        surface = np.linalg.solve(normal, np.einsum("ni,n->i", inputs, past[:, 3]))[:5]
+        normal = np.linalg.inv(np.einsum("ni,nj->ij", inputs, inputs) + RIDGE * np.eye(5))
+        surface = np.einsum("ij,nj,n->i", normal, inputs, better)
+        left = better - np.einsum("ni,i->n", inputs, surface)
+        variance = (np.einsum("n,n->", left, left) + PRIOR) / (len(left) + PRIOR)
         steps = np.linspace(-1, 1, 41)
-        near = np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2) * REACH + point
-        near = self.players.within(near, self.setup)
-        heights = np.einsum("ni,i->n", quadratic((near - point) / NOISE), surface)
-        return np.asarray(near[heights.argmax()])
+        near = np.stack(np.meshgrid(steps, steps), -1).reshape(-1, 2) * NOISE
+        near = self.players.within(near * self.players.free(self.setup) + point, self.setup)
+        above = quadratic((near - point) / NOISE)
+        error = np.sqrt(variance * np.einsum("ni,ij,nj->n", above, normal, above))
+        return np.asarray(near[(np.einsum("ni,i->n", above, surface) - error).argmax()])
 
     def _sound(self, rows: Floats) -> Floats:
         """The rows that a client can have sent."""
-        gain, shrunk, rest = rows[:, 2], rows[:, 4], np.abs(rows[:, [0, 1, 3]])
-        known = (gain >= WORST) & (gain <= 1) & (shrunk >= SMALLEST) & (shrunk <= 0)
-        return np.asarray(rows[known & (rest < LARGEST).all(1)])
+        better, shrunk = np.abs(rows[:, 4]), rows[:, 5]
+        known = (better <= 1) & (shrunk >= SMALLEST) & (shrunk <= 0)
+        return np.asarray(rows[known & (np.abs(rows[:, :4]) < LARGEST).all(1)])
 
     @property
     def tensors(self) -> State:
-        names = ("point", "exploring", "told", "later", "past")
-        return {name: getattr(self, name) for name in names}
-
-
-def ranked(gains: Floats) -> Floats:
-    """Scores by rank within a round, of mean 0 and standard deviation 1."""
-    _, where, counts = np.unique(gains, return_inverse=True, return_counts=True)
-    below = np.cumsum(counts) - counts / 2  # who gained the same has the same rank
-    return np.asarray((below[where] / len(gains) - 0.5) * np.sqrt(12))
+        return {name: getattr(self, name) for name in ("point", "exploring", "told", "past")}
 
 
 def quadratic(points: Floats) -> Floats:
