@@ -133,7 +133,9 @@ class Federation:
         chunk: int | None = None,
     ) -> "Federation":
         block = Block(model, algorithm, splits.of_clients, training, row=row)
-        clients = ClientHalf(block, algorithm, training, chunk=chunk or model.chunk, group=64)
+        clients = ClientHalf(
+            block, algorithm, training, chunk=chunk or model.chunk, cuts=np.empty(0, np.int64)
+        )
         uploads = block.storage.uploads
         server = ServerHalf(
             model, algorithm, splits.of_server, training, row=row, clients=clients.size, uploads=uploads

@@ -22,7 +22,7 @@ from pagefl.runtime import cluster as clusters
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
-CLIENTS = 24  # three groups of the fused path, more of the others
+CLIENTS = 24  # three groups of eight
 SIZES = tuple(3 + 7 * i % 23 for i in range(CLIENTS))
 SECONDS = 600.0  # a busy machine is slow, and only what never ends fails
 
@@ -71,7 +71,7 @@ def assert_same(ours, theirs) -> None:
 
 
 def settings(**more: object) -> dict:
-    return {"rounds": 3, "epochs": 2, "batch_size": 8, "participation": 0.7, **more}
+    return {"rounds": 3, "epochs": 2, "batch_size": 8, "participation": 0.7, "chunk": 8, **more}
 
 
 def players_of(name: str) -> dict:
@@ -106,7 +106,7 @@ def test_all_players(name, pooled):
 @pytest.mark.parametrize("players", ["fixed", "page"])
 def test_convolutions(players, pooled):
     task = federations.task("net", sizes=SIZES[:6])
-    own = settings(task=task, algorithm="ditto", players=players_of(players), participation=1.0)
+    own = settings(task=task, algorithm="ditto", players=players_of(players), participation=1.0, chunk=0)
     assert_same(pagefl.run(**own, executor="ray", address=pooled, workers=3), pagefl.run(**own))
 
 
@@ -177,7 +177,7 @@ def test_a_driver_that_is_killed_goes_on(nodes, tmp_path):
     command = [sys.executable, "-m", "pagefl", "run", "--task", "synthetic", "--clients", str(CLIENTS)]
     command += ["--algorithm", "scaffold", "--rounds", "400", "--set", "checkpoint_seconds=0.2"]
     command += ["--set", "personal.when=never", "--executor", "ray", "--address", nodes.address]
-    command += ["--workers", "2", "--out", str(out)]
+    command += ["--workers", "2", "--set", "chunk=8", "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     end = monotonic() + SECONDS
     while not (out / "checkpoint.previous").exists() or len((out / "rounds.jsonl").read_text()) < 5000:
@@ -193,6 +193,7 @@ def test_a_driver_that_is_killed_goes_on(nodes, tmp_path):
             task={"name": "synthetic", "clients": CLIENTS},
             algorithm="scaffold",
             rounds=400,
+            chunk=8,
             personal={"when": "never"},
         ),
     )

@@ -69,6 +69,10 @@ class Block:
         self.stepped = allocate([len(self.sizes) if steps else 0, *row.shape], dtype=row.dtype)
 
     @property
+    def cuts(self) -> Integers:
+        return np.empty(0, np.int64)
+
+    @property
     def keeps(self) -> bool:
         """Whether clients keep anything between rounds."""
         return bool(self.storage.kept)

@@ -25,6 +25,10 @@ class Blocks(Protocol):
     def keeps(self) -> bool:
         """Whether clients keep anything between rounds."""
 
+    @property
+    def cuts(self) -> Integers:
+        """The first client of each block but the first one."""
+
     def receive(self, sent: State) -> None: ...
 
     @property
@@ -44,14 +48,17 @@ class ClientHalf:
         training: Training,
         *,
         chunk: int,
-        group: int,
+        cuts: Integers,
+        scores_alone: bool = False,
         first: int = 0,
         steps: bool = True,
     ) -> None:
-        """`chunk`: rows trained together. `group`: clients whose work may be one job. `first`: the number of
-        the first client. `steps`: whether there will be a personal step."""
+        """`chunk`: rows trained together. `cuts`: clients that begin a group, see `group_size`.
+        `scores_alone`: see `Model`. `first`: the number of the first client. `steps`: whether there will be a
+        personal step."""
         self.block, self.algorithm, self.training = block, algorithm, training
-        self.chunk, self.group, self.first, self.steps = chunk, group, first, steps
+        self.chunk, self.cuts, self.first, self.steps = chunk, cuts, first, steps
+        self.alone = scores_alone and not adapts(algorithm)
         self.sizes, self.size = block.sizes, len(block.sizes)
         self.mean_size = float(block.sizes.mean())  # of the whole federation, as far as it is known here
         self.has_stepped = False
@@ -85,7 +92,7 @@ class ClientHalf:
         before = np.arange(self.size) if before is None else before
         steps = epochs * -(-self.sizes[ids] // self.training.batch_size)
         # those that take as long are trained together, and the longest first
-        parts = pieces(self.first + ids, self.group, self.chunk, steps)
+        parts = pieces(self.first + ids, self.cuts, self.chunk, steps)
         parts.sort(key=lambda part: -steps[part[0]])
         order = np.concatenate([*parts, np.empty(0, np.int64)])
         jobs = [
@@ -150,12 +157,12 @@ class ClientHalf:
     def _evaluations(self, role: str, round: int, ids: Integers) -> list[Job]:
         together = self.chunk if adapts(self.algorithm) else EVALUATED_TOGETHER
         lr, epochs = np.full(len(ids), self.training.lr), np.ones(len(ids), np.int64)
-        parts = pieces(self.first + ids, self.group, together)
+        parts = pieces(self.first + ids, self.block.cuts if self.alone else self.cuts, together)
         return [Job(role, ids[part], round, lr[part], epochs[part], self.mean_size) for part in parts]
 
     def _personal(self, kind: str, round: int, lr: float, epochs: int, step: Step | None = None) -> list[Job]:
         jobs = []
-        for ids in pieces(self.first + np.arange(self.size), self.group, self.chunk):
+        for ids in pieces(self.first + np.arange(self.size), self.cuts, self.chunk):
             rates, counts = np.full(len(ids), lr), np.full(len(ids), epochs)
             jobs.append(Job(kind, ids, round, rates, counts, self.mean_size, step=step))
         return jobs

@@ -11,7 +11,6 @@ from .evaluate import Scores
 from .personal import Step
 
 EVALUATED_TOGETHER = 50  # owners of examples in one job
-SMALLEST_GROUP = 8  # clients, where many are trained together
 
 
 class Rivals(NamedTuple):
@@ -71,23 +70,22 @@ class Trained(NamedTuple):
 
 
 def group_size(clients: int, groups: int, chunk: int) -> int:
-    """Clients are divided into groups by their numbers, and no job has clients of two groups. So a machine
+    """Clients are divided into groups by their numbers, and no job trains clients of two groups. So a machine
     that holds whole groups does the same jobs as one that holds all clients.
 
-    It is a power of two: a group is a subtree of `sums`. Stacks need some clients to be worth it.
+    `groups`: the most there may be. `chunk`: clients that are trained together; a group is some chunks.
     """
-    least = max(-(-clients // groups), min(SMALLEST_GROUP, chunk))
-    return 1 << (least - 1).bit_length()
+    return -(-clients // (groups * chunk)) * chunk
 
 
-def pieces(numbers: Integers, group: int, size: int, steps: Integers | None = None) -> list[Integers]:
-    """The positions of these clients in pieces of at most this size, within groups.
+def pieces(numbers: Integers, cuts: Integers, size: int, steps: Integers | None = None) -> list[Integers]:
+    """The positions of these clients in pieces of at most this size. No piece goes beyond a cut.
 
-    `numbers`: ascending. `steps`: those that take the most come first.
+    `numbers`: ascending. `cuts`: numbers of clients that a piece may begin with but not go on to. `steps`:
+    those that take the most come first.
     """
-    bounds = np.flatnonzero(np.diff(numbers // group)) + 1
     found = []
-    for own in np.split(np.arange(len(numbers)), bounds):
+    for own in np.split(np.arange(len(numbers)), np.searchsorted(numbers, cuts)):
         if steps is not None:
             own = own[np.argsort(-steps[own], kind="stable")]
         found += [own[part] for part in in_parts(len(own), size)]

@@ -20,6 +20,7 @@ from .training.model import Model
 from .training.stack import Stack, Training
 from .uploaded import Here, Source, Uploaded
 
+NONE = np.empty(0, np.int64)
 GRADIENT_EXAMPLES = 500  # of which a gradient is taken at once
 
 
@@ -42,15 +43,15 @@ class ServerHalf:
         clients: int,
         uploads: State | None = None,
         look: int = 4000,
-        group: int = 1,
+        cuts: Integers = NONE,
         allocate: Allocate = torch.zeros,
     ) -> None:
         """`row`: the model at the start. `clients`: of the whole federation. `uploads`: where their uploads
         arrive, a row per client; in a simulation these are the clients' own rows. `look`: the most examples
         on which each upload is evaluated, because all uploads on all examples would grow with the square of
-        the clients. `group`: clients whose uploads may be evaluated in one job."""
+        the clients. `cuts`: clients whose uploads begin another job, see `group_size`."""
         self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
-        self.group = group
+        self.cuts = cuts
         splits = {"game": data.game, "server_test": data.test}
         self.data = {
             role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()
@@ -100,7 +101,8 @@ class ServerHalf:
 
     def evaluate_uploads(self, round: int, ids: Integers, role: str) -> Floats:
         """The accuracy of each of these uploads on the server's examples of one role."""
-        parts = pieces(ids, self.group, self.model.chunk)
+        cuts = self.source.cuts if self.model.scores_alone else self.cuts
+        parts = pieces(ids, cuts, self.model.chunk)
         answers: list[Any] = self.run_jobs([Job("uploads", ids[part], round, role) for part in parts])
         return np.concatenate([*answers, np.empty(0)])
 

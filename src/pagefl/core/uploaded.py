@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,10 @@ class Source(Protocol):
     @property
     def size(self) -> int:
         """Bytes that one client uploads."""
+
+    @property
+    def cuts(self) -> Integers:
+        """The clients with which another machine's uploads begin."""
 
     def rows(self, name: str, ids: Integers) -> Tensor:
         """A row for each of these clients."""
@@ -41,6 +46,10 @@ class Here:
     @property
     def size(self) -> int:
         return sum(rows[0].nbytes for rows in self.held.values())
+
+    @property
+    def cuts(self) -> Integers:
+        return np.empty(0, np.int64)
 
     def rows(self, name: str, ids: Integers) -> Tensor:
         rows = self.held[name]

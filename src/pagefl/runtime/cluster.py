@@ -146,6 +146,7 @@ class RayBlocks:
         self.given = self.ray.put(Given(module, begin.algorithm, own, batch, clients))
         self.sizes: Integers = data.train.sizes.numpy()
         self.bounds = shares(clients, halves.group_of(begin, clients), self._count())
+        self.cuts: Integers = np.array([start for start, _ in self.bounds[1:]], np.int64)
         splits = {"train": data.train, "test": data.test, "holdout": data.holdout}
         public = {"game": _parts(data.game), "server_test": _parts(data.server_test)}
         self.data = [

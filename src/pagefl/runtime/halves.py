@@ -2,11 +2,13 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pagefl.core import rng
 from pagefl.core.algorithm import Algorithm, State
+from pagefl.core.arrays import Integers
 from pagefl.core.block import Block
 from pagefl.core.clients import Blocks, ClientHalf
 from pagefl.core.errors import UserError
@@ -96,7 +98,8 @@ def client_half(begin: Start, blocks: Blocks, *, first: int = 0) -> ClientHalf:
         begin.algorithm,
         begin.training,
         chunk=begin.settings.chunk or begin.model.chunk,
-        group=group_of(begin, len(blocks.sizes)),
+        cuts=cuts_of(begin, len(blocks.sizes)),
+        scores_alone=begin.model.scores_alone,
         first=first,
         steps=begin.settings.personal.when != "never",
     )
@@ -104,6 +107,12 @@ def client_half(begin: Start, blocks: Blocks, *, first: int = 0) -> ClientHalf:
 
 def group_of(begin: Start, clients: int) -> int:
     return group_size(clients, begin.settings.groups, begin.settings.chunk or begin.model.chunk)
+
+
+def cuts_of(begin: Start, clients: int) -> Integers:
+    """The first client of each group but the first one."""
+    group = group_of(begin, clients)
+    return np.arange(group, clients, group)
 
 
 def server_half(
@@ -123,7 +132,7 @@ def server_half(
         clients=clients,
         uploads=uploads,
         look=begin.settings.look or (500 if begin.row.numel() > LARGE else 4000),
-        group=group_of(begin, clients),
+        cuts=cuts_of(begin, clients),
         allocate=allocate,
     )
 

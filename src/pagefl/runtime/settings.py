@@ -173,9 +173,9 @@ class Settings(BaseModel):
         "machine for the run",
     )
     groups: Count = Field(
-        16,
-        description="most groups that clients are divided into; no piece of work has clients of two groups, "
-        "and no more machines than groups can share the work",
+        8,
+        description="most groups that clients are divided into; no piece of work trains clients of two "
+        "groups, and no more actors than groups can share the work",
     )
     chunk: Every = Field(
         0, description="clients trained together in one piece of work; 0 for what suits the path"

@@ -24,6 +24,7 @@ class LinearModel(Model):
 
     path = "fused"
     chunk = 25
+    scores_alone = True
 
     def __init__(self, module: nn.Module, device: str = "cpu") -> None:
         super().__init__(module, device)

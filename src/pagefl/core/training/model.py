@@ -24,6 +24,7 @@ class Model(ABC):
 
     path: str
     chunk: int  # rows trained together unless the user says otherwise
+    scores_alone: bool = False  # True: the score of a row has the same bits whoever is scored with it
 
     def __init__(self, module: nn.Module, device: str = "cpu") -> None:
         self.layout = Layout(module)
