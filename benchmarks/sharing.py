@@ -37,7 +37,7 @@ ALGORITHMS = {"fedavg": "FedAvg", "feddyn": "FedDyn", "scaffold": "SCAFFOLD", "d
 # its second model is trained as long as the first one
 OWN = {(task, "ditto"): {"name": "ditto", "personal_epochs": own.epochs} for task, own in TASKS.items()}
 SEEDS = (3, 4, 5, 6, 7)
-T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # of Student's t, by the number of seeds
+T_95 = {3: 4.30, 4: 3.18, 5: 2.78}  # of Student's t, by the number of seeds
 STARTS = ("×0.1", "×1", "×10")
 CONTROLS = {
     "fixed": {"players": "fixed"},
@@ -157,7 +157,7 @@ def _paired(found: list[dict], other: list[dict] | dict[str, list[dict]], algori
     said = []
     for axis in ("global_accuracy", "personal_accuracy"):
         gaps = [100 * (r[axis] - s[axis]) for r, s in pairs]
-        wide = T_95[len(gaps)] * stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
+        wide = T_95[len(gaps)] * stdev(gaps) / len(gaps) ** 0.5 if len(gaps) in T_95 else None
         said.append(f"{mean(gaps):+.1f}" + ("" if wide is None else f" ± {wide:.1f}"))
     return f"{' / '.join(said)} ({len(pairs)})"
 

@@ -67,7 +67,7 @@ def rounds_of(case: str, participation: float) -> int:
     """Agents of their own learn from 32 transitions on, and have one for each round they take part in."""
     if case in ("page", "dapfl"):
         return 40 if participation == 1.0 else 100
-    if case == "page-shared":  # its point moves from the 40th transition on
+    if case == "page-shared":  # its point moves once comparisons agree
         return 32 if participation == 1.0 else 60
     return 12
 

@@ -88,14 +88,14 @@ def test_moves_are_how_far_and_whereto_clients_went():
     )
 
 
-def started(algorithm, sizes=(13, 17, 40)):
+def started(algorithm, sizes=(13, 17, 40), rates=0.3):
     """A federation after a few rounds, so that clients keep something."""
     own = pagefl.Task("small", linear, data(sizes), {**task().settings, "lr": 0.3, "epochs": 3})
     spec = resolve({"algorithm": algorithm, "players": "fixed"}, own)
     federation = Federation.of_task(own, spec.make_algorithm(), spec)
     ids = np.arange(len(sizes))
     for round in (1, 2):
-        federation.train(round, ids, np.full(3, 0.3), np.full(3, 3))
+        federation.train(round, ids, np.broadcast_to(rates, 3).astype(float), np.full(3, 3))
         federation.server.aggregate(ids, np.full(3, 1 / 3))
         federation.clients.receive({name: rows[0] for name, rows in federation.server.sent.items()})
     return federation, ids
@@ -131,6 +131,26 @@ def test_what_an_algorithm_adds_to_the_loss_is_what_its_paper_says(algorithm):
         )
         assert found[client] == pytest.approx(change, rel=1e-4, abs=1e-9)
         assert (change != 0) == (algorithm in ("fedprox", "scaffold", "feddyn"))
+
+
+def test_scaffolds_correction_is_no_longer_than_what_it_was_measured_over():
+    """One client trained shortly, two long. In the next round all train long."""
+    short = np.array([0.003, 0.3, 0.3])
+    made = {"name": "scaffold", "bounded": True, "measured": True}
+    federation, ids = started(made, rates=short)
+    half = federation.clients
+    sent = {name: rows.clone() for name, rows in half.sent.items()}
+    own = half.storage.kept["control"].clone()
+    steps = 3 * -(-half.sizes // half.training.batch_size)
+    measured, usual = short * steps, float(sent["length"])
+    assert half.storage.kept["length"].double().numpy()[:, 0] == pytest.approx(measured)
+    found = half.train(3, ids, np.full(3, 0.3), np.full(3, 3), uploads="reward").added
+    part = np.minimum(1, np.minimum(measured, usual) / (0.3 * steps))
+    for client in ids:
+        moved = (half.storage.uploads["model"][client] - sent["model"][0]).double()
+        correction = part[client] * (sent["control"][0] - own[client]).double()
+        assert found[client] == pytest.approx(float(correction @ moved), rel=1e-4)
+    assert part[0] < 0.02 < 0.2 < part[1:].min()
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "feddyn", "ditto"])
