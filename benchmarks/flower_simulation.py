@@ -60,29 +60,38 @@ class Turn(NamedTuple):
 class Plan(NamedTuple):
     turns: int
     flower: int  # timed rounds of a turn, after one that is not
-    pagefl: int  # timed rounds of a turn, after three that are not
+    pagefl: int  # timed rounds of a turn, after three that are not, and before a last one
 
 
-PLANS = {"W": Plan(2, 1, 50), "W3": Plan(3, 2, 4)}
+PLANS = {"W": Plan(2, 1, 50), "W3": Plan(2, 2, 4)}
 QUICK = Plan(1, 1, 2)
 
 
 class Stopwatch:
-    """Notes when rounds end."""
+    """Notes when rounds end. The CPU is only read before and after the timed rounds: it takes milliseconds."""
 
-    def __init__(self, warm: int) -> None:
-        self.warm = warm
-        self.ends: list[tuple[float, float, float]] = []  # wall, own CPU, CPU of the machine
+    def __init__(self, warm: int, rounds: int) -> None:
+        """`warm`: ends of rounds before the first timed one begins."""
+        self.warm, self.rounds = warm, rounds
+        self.ends: list[float] = []
+        self.cpu: list[tuple[float, float]] = []  # of this engine, of the machine
 
     def __call__(self) -> None:
-        self.ends.append((perf_counter(), used(), machine_load.read().busy or 0.0))
+        if len(self.ends) == self.warm:
+            self._read()
+        self.ends.append(perf_counter())
+        if len(self.ends) == self.warm + self.rounds + 1:
+            self._read()
+
+    def _read(self) -> None:
+        self.cpu.append((used(), machine_load.read().busy or 0.0))
 
     def turn(self, state: State) -> Turn:
-        timed = self.ends[self.warm :]
-        rounds = len(timed) - 1
-        wall, own, busy = (last - first for first, last in zip(timed[0], timed[-1], strict=True))
-        seconds = [later[0] - sooner[0] for sooner, later in pairwise(timed)]
-        return Turn(seconds, own / rounds, max(0.0, busy - own) / wall / (os.cpu_count() or 1), state)
+        timed = self.ends[self.warm : self.warm + self.rounds + 1]
+        own, busy = (after - before for before, after in zip(*self.cpu, strict=True))
+        machine_seconds = (timed[-1] - timed[0]) * (os.cpu_count() or 1)
+        seconds = [later - sooner for sooner, later in pairwise(timed)]
+        return Turn(seconds, own / self.rounds, max(0.0, busy - own) / machine_seconds, state)
 
 
 def used() -> float:
@@ -105,7 +114,7 @@ def flower(workload: str, quick: bool, plan: Plan) -> Turn:
     from flwr.simulation import run_simulation
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    watch, states = Stopwatch(warm=1), []
+    watch, states = Stopwatch(warm=1, rounds=plan.flower), []
 
     def ended(state: State) -> None:
         states.append(state)
@@ -123,14 +132,14 @@ def flower(workload: str, quick: bool, plan: Plan) -> Turn:
 
 def pagefl(executor: str, workload: str, quick: bool, plan: Plan) -> Turn:
     task, settings = federation(workload, quick)[:2]
-    watch = Stopwatch(warm=2)
+    watch = Stopwatch(warm=2, rounds=plan.pagefl)
 
     def run(rounds: int, observe: Callable[[dict[str, Any]], None]) -> State:
         own = settings.model_copy(update={"executor": executor, "workers": CPUS, "rounds": rounds})
         played = play(task, ALGORITHMS[DEFAULT_ALGORITHM](), own, observe=observe)
         return played.model.state_dict()
 
-    run(3 + plan.pagefl, lambda entry: watch())
+    run(3 + plan.pagefl + 1, lambda entry: watch())  # the last round has other work to do
     return watch.turn(run(1 + plan.flower, lambda entry: None))
 
 
@@ -231,7 +240,7 @@ def main() -> None:
             results.append(measure(workload, given.quick))
             with given.results.open("a") as file:
                 file.write(json.dumps(results[-1], ensure_ascii=False) + "\n")
-    Console().print(table(results))
+    Console(width=110).print(table(results))
 
 
 if __name__ == "__main__":
