@@ -25,8 +25,18 @@ def machine() -> dict[str, Any]:
 
 
 def _commit(git: Path) -> str | None:
+    """Of a clone, or of a further work tree of one."""
     try:
+        if git.is_file():
+            git = git.parent / git.read_text().removeprefix("gitdir:").strip()
         head = (git / "HEAD").read_text().strip()
-        return (git / head.removeprefix("ref: ")).read_text().strip() if head.startswith("ref: ") else head
+        if not head.startswith("ref: "):
+            return head
+        shared = git / (git / "commondir").read_text().strip() if (git / "commondir").exists() else git
+        name = head.removeprefix("ref: ")
+        if (shared / name).exists():
+            return (shared / name).read_text().strip()
+        packed = [line.split() for line in (shared / "packed-refs").read_text().splitlines()]
+        return next((line[0] for line in packed if line[1:] == [name]), None)
     except OSError:
         return None
