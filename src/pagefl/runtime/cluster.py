@@ -33,7 +33,7 @@ from .task import Task
 from .workers import keep_memory, memory_errors_named, one_thread
 
 MOST_DEATHS = 3  # of actors of one block in a row
-LONGEST_LOG, LARGEST_LOG = 100, 2**28  # calls that a new actor may have to repeat, and bytes of their models
+LONGEST_LOG, LARGEST_LOG = 100, 2**30  # calls that a new actor may have to repeat, and bytes of their models
 STORE = 0.3  # of the free memory, for the object store of a Ray that is started here
 CHANGING = ("train", "take")  # kinds of jobs that change a block
 Arrays = dict[str, np.ndarray]
