@@ -14,6 +14,8 @@ hypothesis.settings.load_profile("the same draws")
 
 from process_state import process_state_kept  # noqa: E402
 
+from pagefl.runtime import rounds  # noqa: E402
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Plans first: one worker compiles their operations, while others have tests that need no plan. Then
@@ -31,6 +33,12 @@ def turn(item: pytest.Item) -> int:
     if item.get_closest_marker("slow"):
         return {"learning": 2, "e2e": 3}.get(item.path.parent.name, 4)
     return 5
+
+
+@pytest.fixture(autouse=True)
+def _no_announcements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is announced only in slow rounds would be said on a busy machine."""
+    monkeypatch.setattr(rounds, "PATIENCE", float("inf"))
 
 
 @pytest.fixture(autouse=True)

@@ -139,15 +139,15 @@ def test_scaffolds_correction_is_no_longer_than_what_it_was_measured_over():
     made = {"name": "scaffold", "bounded": True, "measured": True}
     federation, ids = started(made, rates=short)
     half = federation.clients
-    sent = {name: rows.clone() for name, rows in half.sent.items()}
-    own = half.storage.kept["control"].clone()
+    sent = {name: rows.clone() for name, rows in half.block.sent.items()}
+    own = half.block.storage.kept["control"].clone()
     steps = 3 * -(-half.sizes // half.training.batch_size)
     measured, usual = short * steps, float(sent["length"])
-    assert half.storage.kept["length"].double().numpy()[:, 0] == pytest.approx(measured)
+    assert half.block.storage.kept["length"].double().numpy()[:, 0] == pytest.approx(measured)
     found = half.train(3, ids, np.full(3, 0.3), np.full(3, 3), uploads="reward").added
     part = np.minimum(1, np.minimum(measured, usual) / (0.3 * steps))
     for client in ids:
-        moved = (half.storage.uploads["model"][client] - sent["model"][0]).double()
+        moved = (half.block.storage.uploads["model"][client] - sent["model"][0]).double()
         correction = part[client] * (sent["control"][0] - own[client]).double()
         assert found[client] == pytest.approx(float(correction @ moved), rel=1e-4)
     assert part[0] < 0.02 < 0.2 < part[1:].min()

@@ -23,7 +23,7 @@ def copy(row: Tensor, to: Tensor) -> None:
 @njit(cache=True, error_model="numpy")
 @named
 def _streamed(values, to):
-    first = -to.ctypes.data % (4 * LANES) // 4
+    first = min(len(to), -to.ctypes.data % (4 * LANES) // 4)
     whole = first + (len(to) - first) // LANES * LANES
     for j in range(first):
         to[j] = values[j]
