@@ -32,7 +32,7 @@ from .workloads import DEEP, images, noise
 
 TURNS = 3
 EXECUTORS = {"2 workers": ("local", 2), "1 actor": ("ray", 1), "2 actors": ("ray", 2)}
-CLIENTS = (16, 64, 256)  # of the federations whose bytes are counted
+CLIENTS = (16, 256)  # of the federations whose bytes are counted
 
 
 class Workload(NamedTuple):
