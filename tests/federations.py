@@ -11,6 +11,7 @@ from pagefl.core.algorithm import State
 from pagefl.core.block import Block
 from pagefl.core.clients import ClientHalf
 from pagefl.core.examples import Splits
+from pagefl.core.holdings import Resident
 from pagefl.core.jobs import Trained
 from pagefl.core.server import ServerHalf
 from pagefl.core.training.linear import LinearModel
@@ -132,7 +133,8 @@ class Federation:
         row: Tensor,
         chunk: int | None = None,
     ) -> "Federation":
-        block = Block(model, algorithm, splits.of_clients, training, row=row)
+        held = Resident(splits.of_clients, model, row)
+        block = Block(model, algorithm, held, training, row=row)
         clients = ClientHalf(
             block, algorithm, training, chunk=chunk or model.chunk, cuts=np.empty(0, np.int64)
         )

@@ -165,7 +165,7 @@ def stack(model, momentum: float = 0.0, optimiser: str = "sgd") -> Stack:
         TRAINING._replace(momentum=momentum, optimiser=optimiser),
         1,
         torch.arange(N),
-        0,
+        np.arange(N),
         {},
         {},
         facts,

@@ -311,7 +311,7 @@ def test_forty_comparisons_mend_a_start_ten_times_wrong(start):
 def test_reports_that_contradict_each_other_leave_the_point_where_it_is():
     side, server = policies(clients=8, rounds=50)
     for round in range(1, 11):
-        side.act(round, np.arange(4), seen(np.ones(4)))
+        side.act(round, np.arange(8), seen(np.ones(8)))
         side.transition[4:] = side.transition[:4]
         side.reward(round, np.arange(8), outcome(np.repeat([1.0, -1.0], 4)))
         server.update(round, side.experience(np.arange(8)))

@@ -12,8 +12,10 @@ from torch import Tensor
 from . import checks, objective, personal
 from .algorithm import Algorithm, Facts, Local, State
 from .arrays import Floats, Integers, finite
+from .attempts import best_of, known
 from .errors import UserError
-from .examples import ClientData, Examples
+from .examples import Examples
+from .holdings import Holdings, class_counts
 from .jobs import Attempt, Job, Played, unknown
 from .personal import Step
 from .storage import Allocate, Storage, named
@@ -21,8 +23,7 @@ from .training.model import Model
 from .training.stack import Stack, Training
 
 TRIES = 3  # of a client above its limit: each with a tenth of the learning rate
-DIVERGED = 1e9  # stands for the objective of a model that is not finite
-STEPPED = "stepped"
+STEPPED, STEPPED_CLIENTS = "stepped", "stepped_clients"
 
 
 class Block:
@@ -30,47 +31,51 @@ class Block:
         self,
         model: Model,
         algorithm: Algorithm,
-        data: ClientData,
+        data: Holdings,
         training: Training,
         *,
         row: Tensor,
-        first: int = 0,
         steps: bool = True,
         allocate: Allocate = torch.zeros,
     ) -> None:
-        """`row`: the model at the start. `first`: the number of the block's first client. `steps`: whether
-        there will be a personal step. `allocate`: makes the zeros that workers share."""
+        """`row`: the model at the start. `steps`: whether there will be a personal step. `allocate`: makes
+        the zeros that workers share."""
         if algorithm.needs_body and model.layout.body.stop == 0:
             name = type(algorithm).__name__
             raise UserError(
                 f"algorithm = {name}: it needs a model with a body and a head, and this one is a single layer"
             )
-        self.model, self.algorithm, self.training, self.first = model, algorithm, training, first
-        self.data = {
-            "train": self._checked(data.train, "train", row),
-            "test": self._checked(data.test, "test", row),
-        }
-        self.data["reward"] = (
-            self._checked(data.holdout, "holdout", row) if data.holdout else self.data["train"]
-        )
-        self.holds_out = data.holdout is not None
-        self.sizes: Integers = data.train.sizes.numpy()
+        self.model, self.algorithm, self.data, self.training = model, algorithm, data, training
         self.run: Callable[[list[Job]], list[object]] = lambda jobs: [self.work(job) for job in jobs]
-        classes = model.logits(row[None], self.data["train"].x[None, :1].clone()).shape[-1]
-        self.class_counts = class_counts(data.train, classes)
+        someone = data.of("train", np.array([0]))[0]
+        self.classes = model.logits(row[None], someone.x[None, :1].clone()).shape[-1]
         server = checks.server_state(algorithm, algorithm.server_state(row.clone()), row)
         sent = checks.sent(algorithm, algorithm.send(server), row)
         self.sent = {name: allocate([1, *value.shape], dtype=value.dtype) for name, value in sent.items()}
         self.receive(sent)
         kept = checks.client_state(algorithm, algorithm.client_state(row, model.layout))
         uploads = algorithm.upload_state(row, model.layout) if declared(algorithm) else self._rehearsed(kept)
-        self.storage = Storage(algorithm, row, kept, uploads, len(self.sizes), allocate)
+        self.storage = Storage(algorithm, row, kept, uploads, data.room, allocate)
         # models after the personal step
-        self.stepped = allocate([len(self.sizes) if steps else 0, *row.shape], dtype=row.dtype)
+        self.stepped = allocate([data.room if steps else 0, *row.shape], dtype=row.dtype)
+
+    @property
+    def numbers(self) -> Integers:
+        return self.data.numbers
+
+    @property
+    def sizes(self) -> Integers:
+        return self.data.sizes
 
     @property
     def cuts(self) -> Integers:
         return np.empty(0, np.int64)
+
+    def gather(self, numbers: Integers) -> None:
+        """These clients are needed next. All of this block's are here."""
+
+    def settle(self, places: Integers, sizes: Integers) -> None:
+        """These clients have trained. Their rows stay where they are."""
 
     @property
     def keeps(self) -> bool:
@@ -92,7 +97,7 @@ class Block:
             if adapts(self.algorithm):
                 adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
                 rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
-            return self.model.score(rows, self.data[job.kind], ids)
+            return self.model.score(rows, *self.data.of(job.kind, job.ids))
         (outcome, added, _, gradients), played = self._trained(job)
         # an upload is often the personal model
         distinct = {id(rows): rows for rows in named(outcome).values()}.values()
@@ -102,17 +107,17 @@ class Block:
         self.storage.put(ids, chosen, outcome)
         personal = outcome.personal[chosen]
         test, train = (
-            self.model.score(personal, self.data[role], ids)
+            self.model.score(personal, *self.data.of(role, ids.numpy()))
             if len(ids) and role in job.roles
             else unknown(len(ids))
             for role in ("test", "reward")
         )
         upload, uploaded = test if job.uploads == "test" else train, objective.uploaded(outcome)
         if job.uploads and len(ids) and uploaded is not outcome.personal:
-            upload = self.model.score(uploaded[chosen], self.data[job.uploads], ids)
+            upload = self.model.score(uploaded[chosen], *self.data.of(job.uploads, ids.numpy()))
         flags = good.cpu().numpy()
         kept = Played._make(values[flags] for values in played)
-        return flags, test, train, upload, added[flags], kept, gradients
+        return flags, test, train, upload, added[flags], kept, gradients, self._sizes(job.ids)
 
     def _trained(self, job: Job) -> tuple[Attempt, Played]:
         """The best attempt of each client: with its own lr and epochs, with its rival's, and, above its
@@ -150,7 +155,7 @@ class Block:
         if job.uploads:
             added = self._added(stack, outcome)
         if job.uploads and (job.limits is not None or job.rivals is not None):
-            total = self._uploaded_loss(stack, outcome, job.uploads) + added
+            total = self._uploaded_loss(job, outcome, job.uploads) + added
         return Attempt(outcome, added, total, stack.gradients)
 
     def _local(self, stack: Stack) -> Local:
@@ -168,31 +173,33 @@ class Block:
     def _added(self, stack: Stack, outcome: Local) -> Floats:
         return objective.added(stack, objective.uploaded(outcome))
 
-    def _uploaded_loss(self, stack: Stack, outcome: Local, role: str) -> Floats:
+    def _uploaded_loss(self, job: Job, outcome: Local, role: str) -> Floats:
         """NaN for who diverged."""
         rows = objective.uploaded(outcome)
-        loss = self.model.score(rows, self.data[role], stack.ids).loss
+        loss = self.model.score(rows, *self.data.of(role, job.ids)).loss
         return np.where(np.isfinite(loss), loss, np.nan)
 
     def _try(self, job: Job) -> tuple[Floats, int]:
-        if self.holds_out:
-            fit, hold = self.data["train"].of_some(job.ids), self.data["reward"].of_some(job.ids)
+        holds_out = self.data.holds_out
+        if holds_out:
+            fit, hold = self._own("train", job.ids), self._own("reward", job.ids)
         else:
-            fit, hold = personal.cut(self.data["train"], job.ids, self.training.seed, self.first)
+            examples, places = self.data.of("train", job.ids)
+            fit, hold = personal.cut(examples, places, self.numbers[job.ids], self.training.seed)
         stack = self._stack(job, self.storage.kept, fit)
-        losses = personal.losses(stack, hold, self.algorithm, self.holds_out or not self.storage.kept)
-        if not self.holds_out:
-            losses[self.sizes[job.ids] < 2] = np.nan  # nothing could be held out
+        losses = personal.losses(stack, hold, self.algorithm, holds_out or not self.storage.kept)
+        if not holds_out:
+            losses[self._sizes(job.ids) < 2] = np.nan  # nothing could be held out
         return losses, stack.gradients
 
     def _take(self, job: Job, step: Step) -> tuple[Floats, int]:
-        stack = self._stack(job, self.storage.kept, self.data["train"].of_some(job.ids))
+        stack = self._stack(job, self.storage.kept, self._own("train", job.ids))
         # As long a way as on the part that it was chosen on.
-        lr = step.lr if self.holds_out else step.lr * (1 - personal.HOLDOUT)
+        lr = step.lr if self.data.holds_out else step.lr * (1 - personal.HOLDOUT)
         rows = personal.taken(stack, self.algorithm, step._replace(lr=lr))
         ids = torch.from_numpy(job.ids)
         self.stepped[ids] = rows
-        return self.model.score(rows, self.data["test"], ids).accuracy, stack.gradients
+        return self.model.score(rows, *self.data.of("test", job.ids)).accuracy, stack.gradients
 
     def keep(self, job: Job) -> Callable[[], None]:
         """Keep what a job reads and overwrites until it is done; what is returned puts it back."""
@@ -216,52 +223,48 @@ class Block:
         for name, value in self.state(f"clients.{STEPPED}" in state).items():
             value.copy_(state[name])
 
-    def _checked(self, examples: Examples, role: str, row: Tensor) -> Examples:
-        """In the model's type and on its device, with labels that it has an answer for."""
-        who = f"client {{}} ({role})"
-        examples = examples.of_type(row.dtype, who, self.first).to(self.model.device)
-        self.model.check_examples(row, examples, who, self.first)
-        return examples
-
     def _rehearsed(self, kept: State) -> State:
         """What an undeclared algorithm uploads: one client trains for one epoch, and nothing is kept."""
         rows = {name: value[None] for name, value in kept.items()}
-        mean_size = float(self.sizes.mean())
-        alone = Job("train", np.array([0]), 0, np.array([self.training.lr]), np.array([1]), mean_size)
+        lr, epochs = np.array([self.training.lr]), np.array([1])
+        alone = Job("train", np.array([0]), 0, lr, epochs, float(self._sizes(np.array([0]))[0]))
         made = self.algorithm.local(self._stack(alone, rows))
         checks.local(self.algorithm, made, 1, self.model.layout.width, rows)
         return {name: rows[0] for name, rows in made.upload.items()}
 
     def _stack(self, job: Job, kept: State, own: Examples | None = None) -> Stack:
-        """`own`: for a personal step, the examples of the job's clients alone, whose ids have no gap."""
+        """`own`: for a personal step, the examples of the job's clients alone, whose places have no gap."""
         ids = torch.from_numpy(job.ids)
-        examples = self.data["train"] if own is None else own
-        places = ids if own is None else torch.arange(len(ids))
+        examples, places = self.data.of("train", job.ids) if own is None else (own, torch.arange(len(ids)))
+        counts = (
+            self.data.class_counts(job.ids, self.classes) if own is None else class_counts(own, self.classes)
+        )
+        numbers = np.zeros(len(examples), np.int64)
+        numbers[places.numpy()] = self.numbers[job.ids]
         return Stack(
             model=self.model,
             examples=examples,
             training=self.training,
             round=job.round,
             ids=places,
-            first=self.first + int(ids[0] - places[0]),
+            numbers=numbers,
             sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
             kept={name: value[ids] for name, value in kept.items()},
-            facts=Facts(examples.sizes[places], self._counted(examples, places), job.mean_size),
+            facts=Facts(examples.sizes[places], counts, job.mean_size),
             lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
             epochs=torch.from_numpy(job.epochs),
             purpose="" if own is None else f"personal {job.kind} ",
         )
 
-    def _counted(self, examples: Examples, places: Tensor) -> Tensor:
-        """How many examples of each class, by client."""
-        if examples is self.data["train"]:
-            return self.class_counts[places]
-        return class_counts(examples, self.class_counts.shape[1])
+    def _own(self, role: str, ids: Integers) -> Examples:
+        """The examples of these clients alone."""
+        examples, places = self.data.of(role, ids)
+        return examples.of_some(places.numpy())
 
-
-def class_counts(examples: Examples, classes: int) -> Tensor:
-    """[clients, classes]"""
-    return torch.stack([examples.client(i)[1].bincount(minlength=classes) for i in range(len(examples))])
+    def _sizes(self, ids: Integers) -> Integers:
+        examples, places = self.data.of("train", ids)
+        found: Integers = examples.sizes[places].numpy()
+        return found
 
 
 def declared(algorithm: Algorithm) -> bool:
@@ -274,35 +277,3 @@ def declared(algorithm: Algorithm) -> bool:
 def adapts(algorithm: Algorithm) -> bool:
     """Whether the shared model is fitted to each client before it is evaluated."""
     return type(algorithm).adapt is not Algorithm.adapt
-
-
-def known(objective: Floats) -> Floats:
-    return np.nan_to_num(objective, nan=DIVERGED)
-
-
-def best_of(made: Attempt, places: Integers, second: Attempt) -> tuple[Attempt, Integers]:
-    """The better of two attempts for each of these clients, and which of them the second is better for."""
-    better = np.flatnonzero(~(made.objective[places] <= second.objective))
-    chosen, gradients = places[better], made.gradients + second.gradients
-    added, objective = made.added.copy(), made.objective.copy()
-    added[chosen], objective[chosen] = second.added[better], second.objective[better]
-    return Attempt(
-        replaced(made.outcome, chosen, second.outcome, better), added, objective, gradients
-    ), better
-
-
-def replaced(outcome: Local, places: Integers, by: Local, those: Integers) -> Local:
-    """An outcome in which some rows are those of another. Rows that were the same stay the same."""
-    made: dict[int, Tensor] = {}
-
-    def rows(old: Tensor, new: Tensor) -> Tensor:
-        if id(old) not in made:
-            made[id(old)] = old.clone()
-            made[id(old)][torch.from_numpy(places)] = new[torch.from_numpy(those)]
-        return made[id(old)]
-
-    return Local(
-        {name: rows(value, by.upload[name]) for name, value in outcome.upload.items()},
-        rows(outcome.personal, by.personal),
-        {name: rows(value, by.kept[name]) for name, value in outcome.kept.items()},
-    )

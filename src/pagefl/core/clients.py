@@ -18,8 +18,12 @@ class Blocks(Protocol):
     """Where the clients' data and rows are: one `Block` in this process, or several on a cluster."""
 
     @property
+    def numbers(self) -> Integers:
+        """Of the clients, in ascending order. A client's place is its position here."""
+
+    @property
     def sizes(self) -> Integers:
-        """The number of training examples of each client."""
+        """The number of training examples of each client; 0 if it is not known yet."""
 
     @property
     def keeps(self) -> bool:
@@ -28,6 +32,12 @@ class Blocks(Protocol):
     @property
     def cuts(self) -> Integers:
         """The first client of each block but the first one."""
+
+    def gather(self, numbers: Integers) -> None:
+        """These clients are needed next. Where not all are at hand at once, they take the others' places."""
+
+    def settle(self, places: Integers, sizes: Integers) -> None:
+        """These clients have trained: keep what they keep."""
 
     def receive(self, sent: State) -> None: ...
 
@@ -50,18 +60,38 @@ class ClientHalf:
         chunk: int,
         cuts: Integers,
         scores_alone: bool = False,
-        first: int = 0,
         steps: bool = True,
     ) -> None:
         """`chunk`: rows trained together. `cuts`: clients that begin a group, see `group_size`.
-        `scores_alone`: see `Model`. `first`: the number of the first client. `steps`: whether there will be a
-        personal step."""
+        `scores_alone`: see `Model`. `steps`: whether there will be a personal step."""
         self.block, self.algorithm, self.training = block, algorithm, training
-        self.chunk, self.cuts, self.first, self.steps = chunk, cuts, first, steps
+        self.chunk, self.cuts, self.steps = chunk, cuts, steps
         self.alone = scores_alone and not adapts(algorithm)
-        self.sizes, self.size = block.sizes, len(block.sizes)
-        self.mean_size = float(block.sizes.mean())  # of the whole federation, as far as it is known here
+        self.mean_size = 1.0 if not len(block.sizes) else float(block.sizes.mean())
         self.has_stepped = False
+
+    @property
+    def numbers(self) -> Integers:
+        """Of the clients that are here, in ascending order."""
+        return self.block.numbers
+
+    @property
+    def sizes(self) -> Integers:
+        return self.block.sizes
+
+    @property
+    def size(self) -> int:
+        return len(self.block.numbers)
+
+    def gather(self, numbers: Integers) -> None:
+        """These clients are needed next."""
+        self.block.gather(numbers)
+
+    def places(self, numbers: Integers) -> Integers:
+        """The places of those of these clients that are here."""
+        found = np.searchsorted(self.numbers, numbers)
+        here = (found < self.size) & (self.numbers[np.minimum(found, self.size - 1)] == numbers)
+        return np.asarray(found[here])
 
     def receive(self, sent: State) -> None:
         """What the server has sent."""
@@ -90,9 +120,9 @@ class ClientHalf:
         """
         self.has_stepped = False
         before = np.arange(self.size) if before is None else before
-        steps = epochs * -(-self.sizes[ids] // self.training.batch_size)
+        steps = epochs * np.maximum(1, -(-self.sizes[ids] // self.training.batch_size))
         # those that take as long are trained together, and the longest first
-        parts = pieces(self.first + ids, self.cuts, self.chunk, steps)
+        parts = pieces(self.numbers[ids], self.cuts, self.chunk, steps)
         parts.sort(key=lambda part: -steps[part[0]])
         order = np.concatenate([*parts, np.empty(0, np.int64)])
         jobs = [
@@ -110,9 +140,12 @@ class ClientHalf:
         else:
             answers = self.block.run(jobs + evaluations)
             judged = answers[len(jobs) :]
-        flags, tests, trains, uploaded, changes, plays, gradients = zip(*answers[: len(jobs)], strict=True)
+        flags, tests, trains, uploaded, changes, plays, gradients, sizes = zip(
+            *answers[: len(jobs)], strict=True
+        )
         good = np.concatenate(flags)
         trained = ids[order][good]
+        self.block.settle(trained, np.concatenate(sizes)[good])
         back = np.argsort(trained)
         test, train, upload = (join(found, back) for found in (tests, trains, uploaded))
         added = np.concatenate(changes)[back]
@@ -157,12 +190,12 @@ class ClientHalf:
     def _evaluations(self, role: str, round: int, ids: Integers) -> list[Job]:
         together = self.chunk if adapts(self.algorithm) else EVALUATED_TOGETHER
         lr, epochs = np.full(len(ids), self.training.lr), np.ones(len(ids), np.int64)
-        parts = pieces(self.first + ids, self.block.cuts if self.alone else self.cuts, together)
+        parts = pieces(self.numbers[ids], self.block.cuts if self.alone else self.cuts, together)
         return [Job(role, ids[part], round, lr[part], epochs[part], self.mean_size) for part in parts]
 
     def _personal(self, kind: str, round: int, lr: float, epochs: int, step: Step | None = None) -> list[Job]:
         jobs = []
-        for ids in pieces(self.first + np.arange(self.size), self.cuts, self.chunk):
+        for ids in pieces(self.numbers, self.cuts, self.chunk):
             rates, counts = np.full(len(ids), lr), np.full(len(ids), epochs)
             jobs.append(Job(kind, ids, round, rates, counts, self.mean_size, step=step))
         return jobs

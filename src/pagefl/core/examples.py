@@ -34,6 +34,15 @@ class Examples:
         x, y = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])
         return cls(x, y.long(), sizes.cumsum(0), augment)
 
+    @classmethod
+    def of_owners(cls, owners: Sequence["Examples"]) -> "Examples":
+        """The examples of some, one after the other."""
+        if len(owners) == 1:
+            return owners[0]
+        x, y = torch.cat([own.x for own in owners]), torch.cat([own.y for own in owners])
+        sizes = torch.cat([torch.zeros(1, dtype=torch.long), *(own.sizes for own in owners)])
+        return replace(owners[0], x=x, y=y, starts=sizes.cumsum(0))
+
     @cached_property
     def sizes(self) -> Tensor:
         return self.starts.diff()
@@ -138,6 +147,23 @@ class ClientData:
     test: Examples
     holdout: Examples | None = None  # takes the place of the training data in states and rewards
 
+    def hold_out(self, share: float, seed: int, first: int = 0) -> "ClientData":
+        """Keep a share of every client's training data out of training. `first`: the first one's number."""
+        kept, held = [], []
+        for i in range(len(self.train)):
+            x, y = self.train.client(i)
+            count = max(1, round(share * len(y)))
+            if count >= len(y):
+                raise UserError(
+                    f"holdout = {share} leaves client {first + i} none of its {len(y)} training examples; "
+                    "use a smaller share"
+                )
+            order = self.train.order(i, rng.stream(seed, "holdout", first + i))
+            held.append((x[order[-count:]], y[order[-count:]]))
+            kept.append((x[order[:-count]], y[order[:-count]]))
+        rest = Examples.of(kept, self.train.augment)
+        return ClientData(replace(rest, in_order=self.train.in_order), self.test, Examples.of(held))
+
 
 @dataclass(frozen=True)
 class ServerData:
@@ -177,21 +203,8 @@ class Splits:
 
     def hold_out(self, share: float, seed: int) -> "Splits":
         """Keep a share of every client's training data out of training, for states and rewards."""
-        kept, held = [], []
-        for i in range(len(self.train)):
-            x, y = self.train.client(i)
-            count = max(1, round(share * len(y)))
-            if count >= len(y):
-                raise UserError(
-                    f"holdout = {share} leaves client {i} none of its {len(y)} training examples; use a "
-                    "smaller share"
-                )
-            order = self.train.order(i, rng.stream(seed, "holdout", i))
-            held.append((x[order[-count:]], y[order[-count:]]))
-            kept.append((x[order[:-count]], y[order[:-count]]))
-        rest = Examples.of(kept, self.train.augment)
-        train = replace(rest, in_order=self.train.in_order)
-        return Splits(train, self.test, self.game, self.server_test, Examples.of(held))
+        clients = self.of_clients.hold_out(share, seed)
+        return Splits(clients.train, self.test, self.game, self.server_test, clients.holdout)
 
     @property
     def facts(self) -> list[str]:

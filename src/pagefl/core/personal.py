@@ -66,15 +66,15 @@ def choose(found: Floats, lr: float, epochs: int) -> Step:
     return choices(lr, epochs)[int(means.argmin())]
 
 
-def cut(examples: Examples, clients: Integers, seed: int, first: int) -> tuple[Examples, Examples]:
-    """The examples that these clients train on, and those that they hold out.
+def cut(examples: Examples, places: Tensor, numbers: Integers, seed: int) -> tuple[Examples, Examples]:
+    """The examples that the clients at these places train on, and those that they hold out.
 
-    A client with a single example does both with it. `first`: the number of the client at position 0.
+    A client with a single example does both with it. `numbers`: of these clients.
     """
     fit, hold = [], []
-    for client in clients.tolist():
-        x, y = examples.client(client)
-        order = examples.order(client, rng.stream(seed, "personal hold-out", first + client))
+    for place, number in zip(places.tolist(), numbers.tolist(), strict=True):
+        x, y = examples.client(place)
+        order = examples.order(place, rng.stream(seed, "personal hold-out", number))
         kept = max(1, len(y) - max(1, round(HOLDOUT * len(y))))
         left, held = order[:kept], order[kept:] if len(y) > 1 else order
         fit.append((x[left], y[left]))

@@ -44,10 +44,12 @@ class ServerHalf:
         uploads: State | None = None,
         look: int = 4000,
         cuts: Integers = NONE,
+        places: Callable[[Integers], Integers] | None = None,
         allocate: Allocate = torch.zeros,
     ) -> None:
         """`row`: the model at the start. `clients`: of the whole federation. `uploads`: where their uploads
-        arrive, a row per client; in a simulation these are the clients' own rows. `look`: the most examples
+        arrive, a row per client; in a simulation these are the clients' own rows. `places`: the rows of some
+        clients, where not everybody has one. `look`: the most examples
         on which each upload is evaluated, because all uploads on all examples would grow with the square of
         the clients. `cuts`: clients whose uploads begin another job, see `group_size`."""
         self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
@@ -71,7 +73,7 @@ class ServerHalf:
                 name: allocate([clients, *value.shape], dtype=value.dtype) for name, value in shapes.items()
             }
         self.uploads = uploads
-        self.source: Source = Here(uploads)
+        self.source: Source = Here(uploads) if places is None else Here(uploads, places)
         self._send()
 
     @property
@@ -175,7 +177,7 @@ class ServerHalf:
             training=self.training,
             round=round,
             ids=torch.tensor([0]),
-            first=0,
+            numbers=np.zeros(1, np.int64),
             sent=self.sent,
             kept={},
             facts=Facts(

@@ -1,6 +1,6 @@
 """Uploaded: the uploads of a round, as an algorithm's server half sees them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -34,10 +34,11 @@ class Source(Protocol):
 
 
 class Here:
-    """Uploads in this process, a row for every client of the federation."""
+    """Uploads in this process, a row for every client of the federation, or for those that are present."""
 
-    def __init__(self, held: State) -> None:
-        self.held = held
+    def __init__(self, held: State, places: Callable[[Integers], Integers] = lambda ids: ids) -> None:
+        """`places`: the rows of these clients."""
+        self.held, self.places = held, places
 
     @property
     def names(self) -> list[str]:
@@ -53,10 +54,10 @@ class Here:
 
     def rows(self, name: str, ids: Integers) -> Tensor:
         rows = self.held[name]
-        return rows if len(ids) == len(rows) else rows[torch.from_numpy(ids)]
+        return rows if len(ids) == len(rows) else rows[torch.from_numpy(self.places(ids))]
 
     def sum(self, name: str, ids: Integers, weights: Tensor) -> Tensor:
-        return sums.weighted(self.held[name], ids, ids, weights)
+        return sums.weighted(self.held[name], self.places(ids), ids, weights)
 
 
 class Uploaded(Mapping[str, Tensor]):

@@ -56,8 +56,8 @@ class Node:
         self.spec, self.folder = spec, folder / run
         module = spec.make_task().fresh_module(spec.seed)
         begin = halves.start(module, spec.make_algorithm(), spec, data.train)
-        self.block = halves.block(begin, data, first=number)
-        half = halves.client_half(begin, self.block, first=number)
+        self.block = halves.block(begin, halves.resident(begin, data, number))
+        half = halves.client_half(begin, self.block)
         setup = halves.setup_of(spec, 1, number)
         self.leaders = Leaders(half, spec.make_players().client_policy(setup), setup, halves.terms_of(spec))
 

@@ -11,7 +11,7 @@ from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Trials, Tuned
-from pagefl.game.messages import Answer, Orders, table
+from pagefl.game.messages import Answer, Orders, Told
 from pagefl.runtime.halves import Say
 from pagefl.runtime.settings import DeploySettings
 
@@ -151,8 +151,8 @@ class RemoteClients:
                     refused[number] = f"its {what}'s norm is {norm:.3g}, {norm / usual:.0f} times the median"
         return refused
 
-    def _table(self, told: dict[int, dict[str, float]]) -> dict[str, np.ndarray]:
-        found = table(self.clients)
+    def _table(self, told: dict[int, dict[str, float]]) -> Told:
+        found = Told(np.arange(self.clients))
         for number, values in told.items():
             for name in found.keys() & values.keys():
                 found[name][number] = values[name]

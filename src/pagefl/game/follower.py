@@ -13,13 +13,14 @@ from pagefl.core.arrays import Floats, Integers, finite
 from pagefl.core.errors import UserError
 from pagefl.core.server import ServerHalf
 
-from .messages import NOBODY, SCORES, SIZE, Answer, Orders
+from .messages import NOBODY, SCORES, SIZE, Answer, Orders, Told
 from .protocol import ServerPolicy, by_size, rewarded
 from .rewards import DemandRatio, reward
 from .terms import Terms
 from .uploads import Uploads
 
 AGENT, KNOWN = "server_agent.", "known."
+REMEMBERED = (SIZE, *SCORES)  # of what clients tell
 SAMPLE = 100  # clients on whose data the shared model is evaluated in every judged round
 UNKNOWN = (np.nan, np.nan)
 
@@ -41,24 +42,38 @@ class Round(NamedTuple):
 class Follower:
     """A server half, its policy, and what clients have told so far."""
 
-    def __init__(self, half: ServerHalf, policy: ServerPolicy, terms: Terms) -> None:
-        self.half, self.policy, self.terms = half, policy, terms
+    def __init__(
+        self, half: ServerHalf, policy: ServerPolicy, terms: Terms, *, everybody: bool = True
+    ) -> None:
+        """`everybody`: remember what each client told last. Otherwise only what was told in the last round,
+        and the mean size of the first clients that were met: nothing grows with the federation."""
+        self.half, self.policy, self.terms, self.everybody = half, policy, terms, everybody
         self.role = "server_test" if terms.released else "game"  # the split of states and rewards
-        self.known = {name: np.full(half.clients, np.nan) for name in (SIZE, *SCORES)}
+        self.known = Told(np.arange(half.clients) if everybody else NOBODY)
+        self.first_mean_size = np.nan
 
     def introduction(self) -> Orders:
         """Nobody trains: clients evaluate the model that they are sent."""
-        return self._orders(0, NOBODY, DemandRatio(), mean_size=1.0)
+        return self._orders(0, NOBODY, DemandRatio(), mean_size=1.0)._replace(sample=self.sample)
 
     def orders(self, round: int, demand: DemandRatio, judged: bool = True) -> Orders:
         clients = self.half.participants(round, self.terms.participation)
-        orders = self._orders(round, clients, demand, float(np.nanmean(self.known[SIZE])))
+        orders = self._orders(round, clients, demand, self.mean_size)
         return orders._replace(judged=judged, sample=self.sample if judged else NOBODY)
 
     def farewell(self, round: int) -> Orders:
-        """The model that this round ended with, for everybody's personal step."""
-        everybody = np.arange(self.half.clients)
-        return self._orders(round, everybody, DemandRatio(), float(np.nanmean(self.known[SIZE])))
+        """The model that this round ended with, for the personal step."""
+        return self._orders(round, self.tuned, DemandRatio(), self.mean_size)
+
+    @property
+    def mean_size(self) -> float:
+        """Of the clients' training data."""
+        return float(np.nanmean(self.known[SIZE])) if self.everybody else self.first_mean_size
+
+    @property
+    def tuned(self) -> Integers:
+        """The clients that take the personal step."""
+        return np.arange(self.half.clients) if self.everybody else self.sample
 
     def _orders(self, round: int, clients: Integers, demand: DemandRatio, mean_size: float) -> Orders:
         sent = {name: rows[0] for name, rows in self.half.sent.items()}
@@ -73,8 +88,13 @@ class Follower:
 
     def note(self, answer: Answer) -> None:
         """Remember what clients tell. Of those that did not train, what they do not tell stays as it was."""
-        for name, values in self.known.items():
-            told = answer.told[name]
+        if not self.everybody:
+            if np.isnan(self.first_mean_size):
+                self.first_mean_size = float(np.nanmean(answer.told[SIZE]))
+            self.known = answer.told
+            return
+        for name in REMEMBERED:
+            values, told = self.known[name], answer.told[name]
             np.copyto(values, told, where=~np.isnan(told))
 
     def follow(self, orders: Orders, answer: Answer) -> Round:
@@ -82,7 +102,7 @@ class Follower:
         round, clients = orders.round, answer.clients
         self.half.receive(clients, answer.uploads)
         taught = self.policy.update(round, answer.experience) if answer.experience else None
-        uploads = Uploads(self.half, round, clients, self.known[SIZE][clients], self.role)
+        uploads = Uploads(self.half, round, clients, self.known.of(SIZE, clients), self.role)
         losses = self.policy.observe(round, clients, uploads)
         weights = self.policy.act(round, clients, uploads)
         if "p" in self.terms.freeze:
@@ -97,7 +117,8 @@ class Follower:
         scores = self.half.evaluate(round, *(role for role, wanted in asked.items() if wanted))
         loss = scores.get(self.role, UNKNOWN)[0]
         if self.terms.reward == "weighted-local":
-            loss = float(weights @ answer.told["test_loss" if self.terms.released else "train_loss"][clients])
+            lost = answer.told.of("test_loss" if self.terms.released else "train_loss", clients)
+            loss = float(weights @ lost)
         earned = float(reward(loss, self.terms.penalty)) if paid else np.nan
         if paid:
             self.policy.reward(round, earned * orders.demand.server)
@@ -123,8 +144,8 @@ class Follower:
                 )
 
     def state(self) -> State:
-        told = {name: values for name, values in self.known.items() if not np.isnan(values).all()}
-        known = {KNOWN + name: torch.from_numpy(values) for name, values in told.items()}
+        names = [name for name in REMEMBERED if self.everybody and not np.isnan(self.known[name]).all()]
+        known = {KNOWN + name: torch.from_numpy(self.known[name]) for name in names}
         return {
             **self.half.state(),
             **{AGENT + name: value for name, value in self.policy.tensors.items()},
@@ -137,6 +158,7 @@ class Follower:
             {name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)}
         )
         # a client that the checkpoint does not know keeps what it has told since
-        for name, values in self.known.items():
+        for name in REMEMBERED:
+            values = self.known[name]
             if (found := tensors.get(KNOWN + name)) is not None:
                 np.copyto(values, found.numpy(), where=~np.isnan(tensors[KNOWN + SIZE].numpy()))

@@ -8,7 +8,7 @@ from pagefl.core.clients import ClientHalf
 from pagefl.core.jobs import Rivals
 from pagefl.core.personal import Step, Trials, Tuned
 
-from .messages import NOBODY, SIZE, Answer, Orders, table
+from .messages import NOBODY, SIZE, Answer, Orders, Told
 from .protocol import ClientPolicy, Moves, Observation, Outcome, Setup, rewarded
 from .rewards import reward
 from .terms import Terms
@@ -20,7 +20,7 @@ class Leaders:
     """A client half and its policy: on a node, one client; in a simulation, all of them."""
 
     def __init__(self, half: ClientHalf, policy: ClientPolicy, setup: Setup, terms: Terms) -> None:
-        self.half, self.policy, self.terms = half, policy, terms
+        self.half, self.policy, self.terms, self.first = half, policy, terms, setup.first
         self.fixed = ClientPolicy(setup)
         self.role = "test" if terms.released else "reward"  # the split of states and rewards
         self.met = False
@@ -32,8 +32,7 @@ class Leaders:
         self.met = True
         self._receive(orders)
         found = self.half.evaluate(orders.round, *dict.fromkeys(("test", *(self.role,) * self.rewarded)))
-        told = table(self.half.size)
-        told |= {SIZE: self.half.sizes.astype(np.float64)}
+        told = self._told()
         if "reward" in found:
             told |= {"train_loss": found["reward"].loss, "train_accuracy": found["reward"].accuracy}
         for when in ("test", "before"):
@@ -46,10 +45,9 @@ class Leaders:
     def answer(self, orders: Orders) -> Answer:
         """Observe, choose, train, learn."""
         self._receive(orders)
-        round, clients = orders.round, orders.clients - self.half.first
-        seen = Observation(
-            lambda: self.half.evaluate(round, self.role, ids=clients)[self.role], orders.demand
-        )
+        round, clients = orders.round, orders.clients - self.first  # as the policy counts them
+        places = self.half.places(orders.clients)
+        seen = Observation(lambda: self.half.evaluate(round, self.role, ids=places)[self.role], orders.demand)
         losses = self.policy.observe(round, clients, seen)
         moves = self._moves(round, clients, seen)
         limits, rivals = self.policy.limits(round, clients, seen), self._rivals(round, clients, seen)
@@ -58,46 +56,44 @@ class Leaders:
         tested = orders.judged or self.terms.participation < 1
         trained = self.half.train(
             round,
-            clients,
+            places,
             *moves,
             roles=("test",) * tested + (self.role,) * self.rewarded,
-            before=np.union1d(clients, self._here(orders.sample)) if orders.judged else NOBODY,
+            before=np.union1d(places, self.half.places(orders.sample)) if orders.judged else NOBODY,
             uploads=self.role if scored else None,
             limits=limits,
             rivals=rivals,
         )
-        ids, played = trained.ids, trained.played
+        numbers, played = self.half.numbers[trained.ids], trained.played
         scores = trained.test if self.terms.released else trained.train
         rewards = reward(scores.loss, self.terms.penalty)
-        if len(ids) and self.rewarded:
+        if len(numbers) and self.rewarded:
             paid = rewards * orders.demand.clients
             known = (scores.accuracy, scores.loss, trained.upload.loss, trained.added)
             outcome = Outcome(paid, *known, played.shrunk, played.lead)
-            self.policy.reward(round, ids, outcome)
-        told = table(self.half.size)
-        told |= {SIZE: self.half.sizes.astype(np.float64)}
+            self.policy.reward(round, numbers - self.first, outcome)
+        told = self._told()
         told |= {"before_accuracy": trained.before.accuracy, "before_loss": trained.before.loss}
         for name, who, values in (
-            ("lr", clients, moves.lr),
-            ("lr", ids, played.lr),
-            ("epochs", clients, moves.epochs),
-            ("epochs", ids, played.epochs),
-            ("state", clients, seen.accuracy if seen.was_used else np.nan),
-            ("critic_loss", clients, np.nan if losses is None else losses.critic.numpy()),
-            ("actor_loss", clients, np.nan if losses is None else losses.actor.numpy()),
-            ("reward", ids, rewards),
-            ("test_accuracy", ids, trained.test.accuracy),
-            ("test_loss", ids, trained.test.loss),
-            ("train_accuracy", ids, trained.train.accuracy),
-            ("train_loss", ids, trained.train.loss),
+            ("lr", orders.clients, moves.lr),
+            ("lr", numbers, played.lr),
+            ("epochs", orders.clients, moves.epochs),
+            ("epochs", numbers, played.epochs),
+            ("state", orders.clients, seen.accuracy if seen.was_used else np.nan),
+            ("critic_loss", orders.clients, np.nan if losses is None else losses.critic.numpy()),
+            ("actor_loss", orders.clients, np.nan if losses is None else losses.actor.numpy()),
+            ("reward", numbers, rewards),
+            ("test_accuracy", numbers, trained.test.accuracy),
+            ("test_loss", numbers, trained.test.loss),
+            ("train_accuracy", numbers, trained.train.accuracy),
+            ("train_loss", numbers, trained.train.loss),
         ):
-            told[name][who] = values
-        first = self.half.first
+            told.put(name, who, values)
         return Answer(
-            first + ids,
-            first + trained.quarantined,
+            numbers,
+            self.half.numbers[trained.quarantined],
             {},
-            self.policy.experience(ids),
+            self.policy.experience(numbers - self.first),
             told,
             trained.gradients,
         )
@@ -124,14 +120,15 @@ class Leaders:
         )
 
     def _receive(self, orders: Orders) -> None:
+        self.half.gather(np.union1d(orders.clients, orders.sample))
         self.half.receive(orders.sent)
         self.half.mean_size = orders.mean_size
         self.policy.receive(orders.policy)
 
-    def _here(self, numbers: Integers) -> Integers:
-        """Of clients of the whole federation, the positions of those in this block."""
-        places = numbers - self.half.first
-        return places[(places >= 0) & (places < self.half.size)]
+    def _told(self) -> Told:
+        told = Told(self.half.numbers.copy())
+        told[SIZE] = np.where(self.half.sizes, self.half.sizes, np.nan).astype(np.float64)
+        return told
 
     def _moves(self, round: int, clients: Integers, seen: Observation) -> Moves:
         return self._settled(self.policy.act(round, clients, seen), round, clients, seen)

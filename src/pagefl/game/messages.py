@@ -18,6 +18,24 @@ SCORES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "before_
 MOVES = ("lr", "epochs", "reward", "state", "critic_loss", "actor_loss")
 
 
+class Told(dict[str, Floats]):
+    """Numbers that clients tell of themselves: a column for each name, NaN where one tells nothing."""
+
+    def __init__(self, clients: Integers) -> None:
+        """`clients`: of whom there may be something to tell, in ascending order."""
+        super().__init__({name: np.full(len(clients), np.nan) for name in (SIZE, *SCORES, *MOVES)})
+        self.clients = clients
+
+    def put(self, name: str, clients: Integers, values: Floats | Integers | float) -> None:
+        self[name][self.places(clients)] = values
+
+    def of(self, name: str, clients: Integers) -> Floats:
+        return self[name][self.places(clients)]
+
+    def places(self, clients: Integers) -> Integers:
+        return np.searchsorted(self.clients, clients)
+
+
 class Orders(NamedTuple):
     """From the server to the clients."""
 
@@ -40,11 +58,6 @@ class Answer(NamedTuple):
     # a row for each of `clients`; empty in a simulation, where the server reads the clients' rows
     uploads: State
     experience: State  # a row for each of `clients`
-    told: Mapping[str, Floats]  # a number for every client of the federation; NaN where there is none
+    told: Told
     gradients: float = 0.0  # that the clients evaluated, in examples; NaN if they do not tell
     absent: Mapping[str, int] = MappingProxyType({})  # in a deployment: how many did not answer, or too late
-
-
-def table(clients: int) -> dict[str, Floats]:
-    """Nothing told yet."""
-    return {name: np.full(clients, np.nan) for name in (SIZE, *SCORES, *MOVES)}

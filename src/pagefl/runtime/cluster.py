@@ -76,7 +76,7 @@ class Actor:
         with memory_errors_named():
             begin = halves.start(given.module, given.algorithm, given.settings, given.batch)
             clients = ClientData(found["train"], found["test"], found.get("holdout"))
-            self.block = halves.block(begin, clients, first=first)
+            self.block, self.first = halves.block(begin, halves.resident(begin, clients, first)), first
             self.server = halves.server_half(
                 begin,
                 ServerData(found["game"], found["server_test"]),
@@ -98,17 +98,17 @@ class Actor:
 
     def _work(self, job: jobs.Job | server.Job) -> object:
         if isinstance(job, jobs.Job):
-            return self.block.work(job._replace(ids=job.ids - self.block.first))
+            return self.block.work(job._replace(ids=job.ids - self.first))
         if job.kind == "uploads":
-            job = job._replace(ids=job.ids - self.block.first)
+            job = job._replace(ids=job.ids - self.first)
         return self.server.work(job)
 
     def rows(self, name: str, ids: Integers) -> np.ndarray:
-        return self.block.storage.uploads[name][torch.from_numpy(ids - self.block.first)].numpy()
+        return self.block.storage.uploads[name][torch.from_numpy(ids - self.first)].numpy()
 
     def sum(self, name: str, ids: Integers, weights: np.ndarray) -> tuple[Integers, np.ndarray]:
         held = self.block.storage.uploads[name]
-        numbers, rows = sums.partly(held, self.block.first, ids, torch.from_numpy(weights.copy()))
+        numbers, rows = sums.partly(held, self.first, ids, torch.from_numpy(weights.copy()))
         return numbers, rows.numpy()
 
     def state(self, stepped: bool) -> Arrays:
@@ -145,6 +145,7 @@ class RayBlocks:
         self._by_value(begin.algorithm, module, data.train.augment)
         self.given = self.ray.put(Given(module, begin.algorithm, own, batch, clients))
         self.sizes: Integers = data.train.sizes.numpy()
+        self.numbers: Integers = np.arange(clients)
         self.bounds = shares(clients, halves.group_of(begin, clients), self._count())
         self.cuts: Integers = np.array([start for start, _ in self.bounds[1:]], np.int64)
         splits = {"train": data.train, "test": data.test, "holdout": data.holdout}
@@ -171,6 +172,12 @@ class RayBlocks:
         ]
         self._check(versions(begin.model.arithmetic), facts)
         self.keeps, self.names, self.size = (facts[0][name] for name in ("keeps", "uploads", "size"))
+
+    def gather(self, numbers: Integers) -> None:
+        """All clients are with their actors."""
+
+    def settle(self, places: Integers, sizes: Integers) -> None:
+        """Their rows stay with their actors."""
 
     def receive(self, sent: State) -> None:
         """Put what the server sends into the object store, once."""

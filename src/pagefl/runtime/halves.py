@@ -1,5 +1,6 @@
 """Builds the halves of a federation: both for a simulation, one for a node or a server."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from pagefl.core.block import Block
 from pagefl.core.clients import Blocks, ClientHalf
 from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData, Examples, ServerData
+from pagefl.core.holdings import Resident
 from pagefl.core.jobs import group_size
 from pagefl.core.layout import Layout
 from pagefl.core.memory import needs
@@ -77,30 +79,32 @@ def start(
     return Start(model, model.layout.row(module), algorithm, training, settings)
 
 
-def block(begin: Start, data: ClientData, *, first: int = 0, allocate: Allocate = torch.zeros) -> Block:
-    """`first`: number of the block's first client."""
+def block(begin: Start, data: Resident, *, allocate: Allocate = torch.zeros) -> Block:
     return Block(
         begin.model,
         begin.algorithm,
         data,
         begin.training,
         row=begin.row,
-        first=first,
         steps=begin.settings.personal.when != "never",
         allocate=allocate,
     )
 
 
-def client_half(begin: Start, blocks: Blocks, *, first: int = 0) -> ClientHalf:
+def resident(begin: Start, data: ClientData, first: int = 0) -> Resident:
     """`first`: number of the first client."""
+    return Resident(data, begin.model, begin.row, first)
+
+
+def client_half(begin: Start, blocks: Blocks, *, clients: int | None = None) -> ClientHalf:
+    """`clients`: of the whole federation, if they are not all in these blocks at once."""
     return ClientHalf(
         blocks,
         begin.algorithm,
         begin.training,
         chunk=begin.settings.chunk or begin.model.chunk,
-        cuts=cuts_of(begin, len(blocks.sizes)),
+        cuts=cuts_of(begin, clients or len(blocks.sizes)),
         scores_alone=begin.model.scores_alone,
-        first=first,
         steps=begin.settings.personal.when != "never",
     )
 
@@ -121,6 +125,7 @@ def server_half(
     clients: int,
     *,
     uploads: State | None = None,
+    places: Callable[[Integers], Integers] | None = None,
     allocate: Allocate = torch.zeros,
 ) -> ServerHalf:
     return ServerHalf(
@@ -133,6 +138,7 @@ def server_half(
         uploads=uploads,
         look=begin.settings.look or (500 if begin.row.numel() > LARGE else 4000),
         cuts=cuts_of(begin, clients),
+        places=places,
         allocate=allocate,
     )
 

@@ -137,6 +137,7 @@ def by_client(clients: list[Record]) -> "pd.DataFrame":
     """One row per round and client."""
     import pandas as pd
 
+    # a record names its clients where they are not all of them
     parts = [pd.DataFrame({"client": range(len(entry["local_accuracy"])), **entry}) for entry in clients]
     if not parts:
         return pd.DataFrame(columns=["client", "round"])

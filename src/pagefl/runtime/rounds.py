@@ -8,9 +8,10 @@ import numpy as np
 from torch import Size, Tensor
 
 from pagefl.core.arrays import Floats, Integers
-from pagefl.core.block import STEPPED
+from pagefl.core.block import STEPPED, STEPPED_CLIENTS
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Tuned
+from pagefl.core.sparse_rows import STORE
 from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.follower import KNOWN, Round
 from pagefl.game.game import Game, NobodyLeft
@@ -22,6 +23,7 @@ from .settings import Settings
 from .workers import Say
 
 TOLD = [KNOWN + name for name in SCORES]
+STEPS = (f"clients.{STEPPED}", f"clients.{STEPPED_CLIENTS}")
 PATIENCE = 1.0  # seconds of a round from which its personal step is announced: it takes many times as long
 Models = Callable[[], tuple[Tensor, Tensor]]  # the shared model and the personal ones
 
@@ -130,12 +132,14 @@ class Rounds:
             self.watch.remember(*self.models())
 
     def _clients_reward(self, played: Round) -> float:
-        return _mean(played.answer.told["reward"][played.answer.clients])
+        return _mean(played.answer.told.of("reward", played.answer.clients))
 
     def _entry(self, played: Round, seconds: float) -> Record:
-        told, asked = played.answer.told, played.orders.clients
-        met = ~np.isnan(self.game.follower.known[SIZE])  # some clients of a deployment may be missing
-        known = {name: values[met] for name, values in self.game.follower.known.items()}
+        follower, told, asked = self.game.follower, played.answer.told, played.orders.clients
+        met = ~np.isnan(follower.known[SIZE])  # some clients of a deployment may be missing
+        if not follower.everybody:
+            met = np.isin(follower.known.clients, played.answer.clients)
+        known = {name: values[met] for name, values in follower.known.items()}
         local = known["test_accuracy"] if played.orders.judged else np.full(1, np.nan)
         worst = np.sort(local)[: max(1, len(local) // 10)]
         taught = (
@@ -148,7 +152,7 @@ class Rounds:
             if played.losses is None
             else (float(played.losses.critic.mean()), float(played.losses.actor.mean()))
         )
-        half, answer = self.game.follower.half, played.answer
+        half, answer = follower.half, played.answer
         earned = {"server": played.reward, "clients": self._clients_reward(played)}
         clients = (_mean(told["critic_loss"]), _mean(told["actor_loss"]))
         agents = {"clients": taught if np.isnan(clients[0]) else clients, "server": server}
@@ -162,13 +166,14 @@ class Rounds:
             "local_loss": finite(known["test_loss"].mean() if played.orders.judged else np.nan),
             "local_std": finite(local.std()),
             "local_worst10": finite(worst.mean()),
+            **({} if follower.everybody else self._of_sample(played)),
             "train_loss": finite(known["train_loss"].mean()),
             "game_loss": finite(played.game[0]),
             "participants": len(played.answer.clients),
             "quarantined": len(played.answer.quarantined),
             **played.answer.absent,
-            "mean_lr": finite(_mean(told["lr"][asked])),
-            "mean_epochs": finite(_mean(told["epochs"][asked])),
+            "mean_lr": finite(_mean(told.of("lr", asked))),
+            "mean_epochs": finite(_mean(told.of("epochs", asked))),
             "largest_weight": float(played.weights.max()),
             "smallest_weight": float(played.weights.min()),
             **{f"reward_{who}": finite(reward) for who, reward in earned.items()},
@@ -188,6 +193,13 @@ class Rounds:
             "protocol": self.settings.protocol,
             "seconds": seconds,
         }
+
+    def _of_sample(self, played: Round) -> Record:
+        """Where not everybody is evaluated: whose mean `local_accuracy` is, and the shared model on the test
+        data of the same clients in every round."""
+        sample = played.orders.sample
+        accuracy = _mean(played.answer.told.of("before_accuracy", sample))
+        return {"local_of": "participants", "sample": len(sample), "sample_accuracy": finite(accuracy)}
 
     def _personal_step(self, seconds: float) -> tuple[Step, Tuned]:
         """`seconds`: of the round before it."""
@@ -210,10 +222,11 @@ class Rounds:
         }
 
     def _clients(self, played: Round, tuned: Tuned | None) -> Record:
-        known, told, clients = self.game.follower.known, played.answer.told, played.answer.clients
+        follower, told, clients = self.game.follower, played.answer.told, played.answer.clients
+        known = follower.known
         states = {} if np.isnan(told["state"]).all() else {"state": told["state"]}
         if played.upload_accuracy is not None:
-            states["server_state"] = self._of_all(clients, played.upload_accuracy)
+            states["server_state"] = _spread(clients, played.upload_accuracy, known.clients)
         local = known["test_accuracy"]
         columns = {
             "local_accuracy": local if played.orders.judged else np.full_like(local, np.nan),
@@ -221,29 +234,36 @@ class Rounds:
             "train_loss": known["train_loss"],
             "lr": told["lr"],
             "epochs": told["epochs"],
-            "weight": self._of_all(clients, played.weights),
+            "weight": _spread(clients, played.weights, known.clients),
             "reward": told["reward"],
-            **({} if tuned is None else {"personal_accuracy": tuned.accuracy}),
+            **(
+                {}
+                if tuned is None
+                else {"personal_accuracy": _spread(follower.tuned, tuned.accuracy, known.clients)}
+            ),
             **states,
         }
-        trained = np.isin(np.arange(len(told["lr"])), clients).tolist()
-        return {"round": self.round, "trained": trained} | {
+        who = {} if follower.everybody else {"client": known.clients.tolist()}
+        trained = np.isin(known.clients, clients).tolist()
+        return {"round": self.round, **who, "trained": trained} | {
             name: [finite(value) for value in values] for name, values in columns.items()
         }
 
-    def _of_all(self, clients: Integers, values: Floats) -> Floats:
-        """A value for every client; NaN for clients that are not listed."""
-        column = np.full(self.game.follower.half.clients, np.nan)
-        column[clients] = values
-        return column
+
+def _spread(clients: Integers, values: Floats, among: Integers) -> Floats:
+    """A value for each client among whom these are; NaN for the others."""
+    column = np.full(len(among), np.nan)
+    column[np.searchsorted(among, clients)] = values
+    return column
 
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, Size]:
-    """Without what need not be there yet: experience, what clients tell, and models after a personal step."""
+    """Without what need not be there yet: experience, what clients tell, models after a personal step, and
+    the rows of clients that have taken part."""
     return {
         name: value.shape
         for name, value in state.items()
-        if ".replay." not in name and name != f"clients.{STEPPED}" and name not in TOLD
+        if ".replay." not in name and name not in STEPS and name not in TOLD and not name.startswith(STORE)
     }
 
 

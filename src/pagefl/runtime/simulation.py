@@ -1,11 +1,10 @@
 """Simulation: both halves of a federation in one process. Workers share their rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,17 +29,28 @@ from .workers import CAN_FORK, SharedRows, Workers, flushes_denormals, one_threa
 class Simulation:
     """Both halves of a federation. The server reads uploads where the clients have written them."""
 
-    def __init__(self, server: ServerHalf, clients: ClientHalf, block: Block, settings: Settings) -> None:
+    everybody = True  # all clients are at hand in every round
+
+    def __init__(
+        self,
+        server: ServerHalf,
+        clients: ClientHalf,
+        block: Block,
+        held: Mapping[str, Examples],
+        settings: Settings,
+    ) -> None:
+        """`held`: the clients' examples by role."""
         self.server, self.clients, self.block, self.settings = server, clients, block, settings
+        self.held = dict(held)
 
     def game(self, players: Players) -> tuple[Follower, Leaders]:
-        setup, terms = halves.setup_of(self.settings, self.clients.size), halves.terms_of(self.settings)
+        setup, terms = halves.setup_of(self.settings, self.server.clients), halves.terms_of(self.settings)
         policy = players.server_policy(setup)
         if policy.looks_at_uploads:
             # This shows a mistake in `candidates` now, not after the first round's training.
-            self.server.candidates(np.array([0]))
+            self.server.candidates(self.clients.numbers[:1])
         leaders = Leaders(self.clients, players.client_policy(setup), setup, terms)
-        return Follower(self.server, policy, terms), leaders
+        return Follower(self.server, policy, terms, everybody=self.everybody), leaders
 
     def models(self) -> tuple[Tensor, Tensor]:
         """The shared model and the personal ones."""
@@ -55,7 +65,10 @@ class Simulation:
     @property
     def data(self) -> dict[str, Examples]:
         """The examples by role."""
-        return {**self.block.data, **self.server.data}
+        return {**self.held, **self.server.data}
+
+    def saved(self) -> None:
+        """A checkpoint has been written."""
 
     @contextmanager
     def with_workers(self, say: Say = lambda line: None) -> Iterator[None]:
@@ -87,7 +100,8 @@ def simulate(
     if settings.device == "cpu":
         shared.check(begin.row.nbytes * len(data.train))
     allocate = shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device)
-    block = halves.block(begin, data.of_clients, allocate=allocate)
+    resident = halves.resident(begin, data.of_clients)
+    block = halves.block(begin, resident, allocate=allocate)
     client_half = halves.client_half(begin, block)
     server_half = halves.server_half(
         begin, data.of_server, client_half.size, uploads=block.storage.uploads, allocate=allocate
@@ -98,7 +112,7 @@ def simulate(
     )
     if shared.in_file:
         say(f"{shared.in_file / 1e9:.1f} GB of clients' rows lie in a file: memory has no room for them")
-    return Simulation(server_half, client_half, block, settings)
+    return Simulation(server_half, client_half, block, resident.roles, settings)
 
 
 def split(task: Task, settings: Settings) -> Splits:

@@ -44,7 +44,7 @@ class Stack:
     training: Training
     round: int
     ids: Tensor  # positions in `examples`
-    first: int  # the number of the client at position 0: on a node that holds one of many, its own
+    numbers: npt.NDArray[np.int64]  # of the clients at all positions: their random streams go by it
     sent: State
     kept: State
     facts: Facts
@@ -177,4 +177,5 @@ class Stack:
 
     def _numbers(self, who: Tensor) -> list[int]:
         """Clients keep their numbers, and so their random streams, wherever they are."""
-        return [self.first + i for i in who.tolist()]
+        found: list[int] = self.numbers[who.numpy()].tolist()
+        return found

@@ -100,8 +100,9 @@ class SearchingClients(ClientPolicy):
         self.point = torch.tensor([*players.first_point(setup), 1.0], dtype=torch.float32)
         # ln lr and ln epochs of both moves, 1 if the second was better and -1 if the first was, and ln of the
         # factor by which lr had to shrink
-        self.transition = torch.zeros(setup.clients, 6)
-        self.before = np.zeros(setup.clients)  # the loss before training
+        self.transition = torch.zeros(0, 6)
+        self.playing: Integers = np.empty(0, np.int64)  # the clients that these are of
+        self.before = np.empty(0)  # their losses before training
 
     @property
     def received(self) -> State:
@@ -122,15 +123,15 @@ class SearchingClients(ClientPolicy):
             noise = NOISE * self.players.free(self.setup) * rng.normals(keys, 4).reshape(-1, 2, 2)
             tried = self.players.within(points[:, None] + noise, self.setup)
             rows = np.column_stack([tried.reshape(-1, 4), np.zeros((len(clients), 2))])
-            self.transition[torch.from_numpy(clients)] = torch.from_numpy(rows).float()
-            self.before[clients] = seen.loss
+            self.transition, self.playing = torch.from_numpy(rows).float(), clients
+            self.before = seen.loss
             points = tried[:, 0]
         return self._moves(points, round, seen)
 
     def rivals(self, round: int, clients: Integers, seen: Observation) -> Moves | None:
         if not self.exploring:
             return None
-        return self._moves(self.transition[torch.from_numpy(clients), 2:4].double().numpy(), round, seen)
+        return self._moves(self.transition[self._places(clients), 2:4].double().numpy(), round, seen)
 
     def limits(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
         """Training must lower the objective. In the first round, any smaller lr that lowers it more is taken:
@@ -142,14 +143,19 @@ class SearchingClients(ClientPolicy):
     def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
         if not self.exploring:
             return
-        who = torch.from_numpy(clients)
+        who = self._places(clients)
         first, second = np.rint(np.exp(self.transition[who][:, [1, 3]].double().numpy())).T
-        lead = outcome.lead / (self.before[clients] + FLOOR) - self.players.price * (second - first)
+        lead = outcome.lead / (self.before[who] + FLOOR) - self.players.price * (second - first)
         told = np.column_stack([np.sign(lead), np.log(outcome.shrunk)])
         self.transition[who, 4:] = torch.from_numpy(told).float()
 
     def experience(self, clients: Integers) -> State:
-        return {"transition": self.transition[torch.from_numpy(clients)]}
+        if not self.exploring or not len(self.playing):
+            return {"transition": torch.zeros(len(clients), 6)}
+        return {"transition": self.transition[self._places(clients)]}
+
+    def _places(self, clients: Integers) -> Integers:
+        return np.searchsorted(self.playing, clients)
 
     def _moves(self, points: Floats, round: int, seen: Observation) -> Moves:
         lr = np.exp(points[:, 0]) * self.players.decayed(round, self.setup.rounds, seen.demand)

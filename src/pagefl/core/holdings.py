@@ -1,0 +1,128 @@
+"""Holdings: where the examples of a block's clients are. They lie in memory, or come when they are needed."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .arrays import Integers
+from .examples import ClientData, Examples
+from .training.model import Model
+
+MEMO = 256  # clients whose examples are kept until others are needed
+
+
+class Holdings(Protocol):
+    """The examples of a block's clients, by role: `train`, `test`, and `reward` (states and rewards)."""
+
+    holds_out: bool  # `reward` is not the training data
+    room: int  # for so many clients at once
+
+    @property
+    def numbers(self) -> Integers:
+        """Of the clients that are here, in ascending order. A client's place is its position here."""
+
+    @property
+    def sizes(self) -> Integers:
+        """How many training examples each of them has; 0 if that is not known yet."""
+
+    def of(self, role: str, places: Integers) -> tuple[Examples, Tensor]:
+        """Examples with those of these clients among them, and the clients' positions there."""
+
+    def class_counts(self, places: Integers, classes: int) -> Tensor:
+        """How many training examples of each class these clients have, [clients, classes]."""
+
+
+class Resident:
+    """The examples of all clients, in memory."""
+
+    def __init__(self, data: ClientData, model: Model, row: Tensor, first: int = 0) -> None:
+        """`first`: the number of the first client."""
+        self.roles = _checked(data, model, row, first)
+        self.holds_out, self.room = data.holdout is not None, len(data.train)
+        self.numbers: Integers = first + np.arange(self.room)
+        self.sizes: Integers = data.train.sizes.numpy()
+        self.counts: Tensor | None = None
+
+    def of(self, role: str, places: Integers) -> tuple[Examples, Tensor]:
+        return self.roles[role], torch.from_numpy(places)
+
+    def class_counts(self, places: Integers, classes: int) -> Tensor:
+        if self.counts is None:
+            self.counts = class_counts(self.roles["train"], classes)
+        return self.counts[places]
+
+
+class Fetched:
+    """The examples of the clients of one round, each made or read when it is needed."""
+
+    def __init__(
+        self,
+        fetch: Callable[[int], ClientData],
+        shared: Integers,
+        counted: Mapping[int, int],
+        model: Model,
+        row: Tensor,
+        *,
+        holds_out: bool,
+    ) -> None:
+        """`fetch`: a client's examples, by its number. `shared`: memory that worker processes share, for the
+        count and the numbers of the clients that are present. `counted`: sizes that are known, by number."""
+        self.fetch, self.shared, self.counted, self.holds_out = fetch, shared, counted, holds_out
+        self.model, self.row, self.room = model, row, len(shared) - 1
+        self.memo: dict[int, dict[str, Examples]] = {}
+        self.joined: dict[str, tuple[bytes, Examples]] = {}
+        self.sizes: Integers = np.empty(0, np.int64)
+
+    @property
+    def numbers(self) -> Integers:
+        return self.shared[1 : 1 + self.shared[0]]
+
+    def bring(self, numbers: Integers) -> None:
+        """These clients are present now."""
+        self.shared[1 : 1 + len(numbers)] = numbers
+        self.shared[0] = len(numbers)
+        self.sizes = np.array([self.counted.get(number, 0) for number in numbers.tolist()], np.int64)
+
+    def of(self, role: str, places: Integers) -> tuple[Examples, Tensor]:
+        numbers = self.numbers[places]
+        asked, examples = self.joined.get(role, (b"", None))
+        if examples is None or asked != numbers.tobytes():
+            examples = self._of(role, numbers.tolist())
+            self.joined[role] = numbers.tobytes(), examples
+        return examples, torch.arange(len(places))
+
+    def class_counts(self, places: Integers, classes: int) -> Tensor:
+        return class_counts(self.of("train", places)[0], classes)
+
+    def _of(self, role: str, numbers: list[int]) -> Examples:
+        if any(number not in self.memo for number in numbers) and len(self.memo) + len(numbers) > MEMO:
+            self.memo.clear()
+        return Examples.of_owners([self._client(number)[role] for number in numbers])
+
+    def _client(self, number: int) -> dict[str, Examples]:
+        if number not in self.memo:
+            self.memo[number] = _checked(self.fetch(number), self.model, self.row, number)
+        return self.memo[number]
+
+
+def class_counts(examples: Examples, classes: int) -> Tensor:
+    """How many examples of each class, [owners, classes]."""
+    owners = torch.repeat_interleave(torch.arange(len(examples)), examples.sizes)
+    counts = torch.bincount(owners * classes + examples.y.cpu(), minlength=len(examples) * classes)
+    return counts.view(-1, classes)
+
+
+def _checked(data: ClientData, model: Model, row: Tensor, first: int) -> dict[str, Examples]:
+    """By role, in the model's type and on its device, with labels that it has an answer for."""
+    given = {"train": data.train, "test": data.test, "holdout": data.holdout}
+    found = {}
+    for role, examples in given.items():
+        if examples is not None:
+            who = f"client {{}} ({role})"
+            found[role] = examples.of_type(row.dtype, who, first).to(model.device)
+            model.check_examples(row, found[role], who, first)
+    found["reward"] = found.pop("holdout", found["train"])
+    return found
