@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .core.algorithm import Local as Local
     from .core.errors import UserError as UserError
     from .data.federated import FederatedData as FederatedData
+    from .data.source import ClientSource as ClientSource
     from .experiments.spec import RunSpec as RunSpec
     from .game.protocol import ClientPolicy as ClientPolicy
     from .game.protocol import Moves as Moves
@@ -39,6 +40,7 @@ _HOMES = {
     "Moves": ".game.protocol",
     "Local": ".core.algorithm",
     "UserError": ".core.errors",
+    "ClientSource": ".data.source",
     "FederatedData": ".data.federated",
     "RunSpec": ".experiments.spec",
     "Task": ".runtime.task",

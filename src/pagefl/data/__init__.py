@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-_PUBLIC = ("augment", "federated", "flgo", "huggingface", "leaf", "partition", "pfllib")
+_PUBLIC = ("augment", "federated", "flgo", "huggingface", "leaf", "partition", "pfllib", "source")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -107,23 +107,30 @@ class FederatedData(Splits):
         pairs = [read(f"client {i}", given) for i, given in enumerate(_listed("clients", clients))]
         agree([(f"client {i}", x) for i, (x, _) in enumerate(pairs)])
         parts: dict[str, list[Pair]] = {role: [] for role in ("test", "server", "holdout", "train")}
-        for i, (x, y) in enumerate(pairs):
-            counts = {role: round(len(y) * share) for role, share in shares.items()}
-            left = len(y) - sum(counts.values())
-            if left < 1 or any(counts[role] < 1 for role, share in shares.items() if share):
-                told = ", ".join(f"{role}={share}" for role, share in shares.items())
-                raise UserError(
-                    f"client {i} has {len(y)} examples: the shares {told} must each get at least one and "
-                    "leave one for training"
-                )
-            order = torch.from_numpy(rng.stream(seed, "split", i).permutation(len(y)))
-            for role, own in zip([*counts, "train"], order.split([*counts.values(), left]), strict=True):
-                parts[role].append((x[own], y[own]))
+        for i, pair in enumerate(pairs):
+            for role, own in split_client(i, pair, shares, seed).items():
+                parts[role].append(own)
         if "server" in shares:
             server = tuple(torch.cat(side) for side in zip(*parts["server"], strict=True))
         return cls(
             parts["train"], parts["test"], server, parts["holdout"] if holdout else None, seed, augment
         )
+
+
+def split_client(number: int, pair: Pair, shares: Mapping[str, float], seed: int) -> dict[str, Pair]:
+    """One client's examples by role: these shares, and the rest for training."""
+    x, y = pair
+    counts = {role: round(len(y) * share) for role, share in shares.items()}
+    left = len(y) - sum(counts.values())
+    if left < 1 or any(counts[role] < 1 for role, share in shares.items() if share):
+        told = ", ".join(f"{role}={share}" for role, share in shares.items())
+        raise UserError(
+            f"client {number} has {len(y)} examples: the shares {told} must each get at least one and "
+            "leave one for training"
+        )
+    order = torch.from_numpy(rng.stream(seed, "split", number).permutation(len(y)))
+    roles = zip([*counts, "train"], order.split([*counts.values(), left]), strict=True)
+    return {role: (x[own], y[own]) for role, own in roles}
 
 
 def server_halves(count: int, seed: int) -> tuple[Tensor, Tensor]:

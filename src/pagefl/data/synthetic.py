@@ -4,47 +4,87 @@ Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, as gene
 ICLR 2021.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from pagefl.core import memory, rng
+from pagefl.core.examples import ClientData, Examples
 
-from .federated import FederatedData
+from .federated import FederatedData, Given, split_client
 from .pairs import Pair
+from .source import ClientSource
 
 FEATURES = CLASSES = 30
 PER_CLIENT = 375  # 210 for training, 90 for testing, 75 for the server
+SHARES = {"test": 0.24, "server": 0.2}
 BYTES = 4 * 4 * (FEATURES + 2)  # per example: four copies (drawn, split, joined, reordered for the kernels)
+SERVER_CLIENTS = 1000  # of a source: those whose shares the server has
+
+
+class Synthetic:
+    """Draws one client's examples after the other. Each has a stream of its own: 50 clients are the first
+    half of 100."""
+
+    def __init__(self, seed: int, alpha: float = 0.0, beta: float = 1.0, theta: float = 0.0) -> None:
+        """`alpha`: spread of the clients' true models (0: one true model). `beta`: spread of their inputs.
+        `theta`: spread of their sizes."""
+        self.seed, self.alpha, self.beta, self.theta = seed, alpha, beta, theta
+        truth = rng.stream(seed, "synthetic", "truth")
+        self.weights, self.bias = truth.normal(size=(FEATURES, CLASSES)), truth.normal(size=CLASSES)
+        self.scale = np.arange(1, FEATURES + 1) ** -0.6  # the square root of diag(j^-1.2)
+
+    def client(self, number: int, check: Callable[[int], None] = lambda size: None) -> Pair:
+        """`check`: raises if there is no memory for so many examples."""
+        own = rng.stream(self.seed, "synthetic", "client", number)
+        centre = own.normal(own.normal(0.0, self.beta), 1.0, FEATURES)
+        with np.errstate(over="ignore"):
+            size = max(10, round(min(PER_CLIENT * float(np.exp(self.theta * own.normal())), 1e15)))
+        check(size)
+        x = own.normal(centre, self.scale, (size, FEATURES))
+        weights, bias = self.weights, self.bias
+        if self.alpha:
+            shift = own.normal(own.normal(0.0, self.alpha), 1.0, (FEATURES + 1, CLASSES))
+            weights, bias = weights + shift[:-1], bias + shift[-1]
+        y = np.argmax(x @ weights + bias, axis=1)
+        return torch.from_numpy(x).float(), torch.from_numpy(y)
 
 
 def synthetic(
     clients: int, seed: int, alpha: float = 0.0, beta: float = 1.0, theta: float = 0.0
 ) -> FederatedData:
-    """Draw the data of a federation.
-
-    `alpha`: spread of the clients' true models (0: one true model). `beta`: spread of their inputs. `theta`:
-    spread of their sizes.
-    """
-    truth = rng.stream(seed, "synthetic", "truth")
-    weights, bias = truth.normal(size=(FEATURES, CLASSES)), truth.normal(size=CLASSES)
-    scale = np.arange(1, FEATURES + 1) ** -0.6  # the square root of diag(j^-1.2)
+    """The data of a federation, in memory."""
+    drawn = Synthetic(seed, alpha, beta, theta)
     who, instead, room = f"task.clients = {clients}: their examples", "use fewer clients", memory.available()
     memory.needs(BYTES * PER_CLIENT * clients, who, instead, room)
     everybody: list[Pair] = []
     examples = 0
-    for i in range(clients):  # one stream per client: 50 clients are the first half of 100
-        own = rng.stream(seed, "synthetic", "client", i)
-        centre = own.normal(own.normal(0.0, beta), 1.0, FEATURES)
-        with np.errstate(over="ignore"):
-            size = max(10, round(min(PER_CLIENT * float(np.exp(theta * own.normal())), 1e15)))
-        examples += size
-        memory.needs(BYTES * examples, who, instead, room)
-        x = own.normal(centre, scale, (size, FEATURES))
-        shift = (
-            own.normal(own.normal(0.0, alpha), 1.0, (FEATURES + 1, CLASSES))
-            if alpha
-            else np.zeros((FEATURES + 1, CLASSES))
-        )
-        y = np.argmax(x @ (weights + shift[:-1]) + bias + shift[-1], axis=1)
-        everybody.append((torch.from_numpy(x).float(), torch.from_numpy(y)))
-    return FederatedData.split(everybody, test=0.24, server=0.2, seed=seed)
+
+    def check(size: int) -> None:
+        memory.needs(BYTES * (examples + size), who, instead, room)
+
+    for i in range(clients):
+        everybody.append(drawn.client(i, check))
+        examples += len(everybody[-1][1])
+    return FederatedData.split(everybody, test=SHARES["test"], server=SHARES["server"], seed=seed)
+
+
+class SyntheticSource(ClientSource):
+    """The same clients, each drawn when it is needed. The server has the shares of some of them."""
+
+    def __init__(self, clients: int, seed: int, *spreads: float) -> None:
+        self.clients, self.seed, self.drawn = clients, seed, Synthetic(seed, *spreads)
+
+    def fetch(self, number: int) -> ClientData:
+        parts = self._parts(number)
+        return ClientData(Examples.of([parts["train"]]), Examples.of([parts["test"]]))
+
+    def server(self) -> Given:
+        chance = rng.stream(self.seed, "synthetic", "server")
+        some = chance.choice(self.clients, min(SERVER_CLIENTS, self.clients), replace=False)
+        shares = [self._parts(number)["server"] for number in np.sort(some).tolist()]
+        return tuple(torch.cat(side) for side in zip(*shares, strict=True))
+
+    def _parts(self, number: int) -> dict[str, Pair]:
+        return split_client(number, self.drawn.client(number), SHARES, self.seed)

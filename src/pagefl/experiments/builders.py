@@ -29,8 +29,9 @@ from pagefl.data import (
 )
 from pagefl.data.images import Split
 from pagefl.data.originals import Original
-from pagefl.data.synthetic import CLASSES, FEATURES
-from pagefl.data.synthetic import synthetic as synthetic_data
+from pagefl.data.source import ClientSource
+from pagefl.data.synthetic import CLASSES, FEATURES, SyntheticSource
+from pagefl.data.synthetic import synthetic as synthetic_in_memory
 from pagefl.models.characters import character_mlp
 from pagefl.models.cnn import cnn
 from pagefl.models.fitting import Kind, fitting
@@ -41,13 +42,14 @@ from pagefl.models.resnet import Stem, resnet18
 from pagefl.runtime.task import Task
 
 Builder = Callable[..., Task]
+IN_MEMORY = 10_000  # clients of Synthetic; those of a larger federation are drawn when they are needed
 Count = Annotated[int, Field(ge=1, le=10**15)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Spread = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Width = Annotated[int, Field(ge=2, le=10**15, multiple_of=2)]  # GroupNorm has two groups
 
 
-def _task(name: str, module: Callable[[], nn.Module], data: Callable[[], Splits]) -> Task:
+def _task(name: str, module: Callable[[], nn.Module], data: Callable[[], Splits | ClientSource]) -> Task:
     return Task(name, lambda: _measured(name, module), data)
 
 
@@ -64,6 +66,12 @@ def _measured(name: str, module: Callable[[], nn.Module]) -> nn.Module:
     return module()
 
 
+def synthetic_data(clients: int, seed: int, *spreads: float) -> Splits | ClientSource:
+    """In memory, or drawn client by client if there are many."""
+    make = synthetic_in_memory if clients <= IN_MEMORY else SyntheticSource
+    return make(clients, seed, *spreads)
+
+
 def synthetic(
     seed: int, clients: Count = 100, alpha: Spread = 0.0, beta: Spread = 1.0, theta: Spread = 0.0
 ) -> Task:
@@ -72,7 +80,7 @@ def synthetic(
     Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; generated as by Acar et al., ICLR
     2021.
 
-    clients: number of clients
+    clients: number of clients; the examples of more than 10,000 are drawn when they are needed
     alpha: spread of the clients' own true models; 0 for one true model
     beta: spread of the clients' inputs
     theta: spread of the clients' data sizes (log-normal)
@@ -94,7 +102,7 @@ def synthetic_mlp(
 ) -> Task:
     """Synthetic with one hidden layer: a small model that has a body and a head.
 
-    clients: number of clients
+    clients: number of clients; the examples of more than 10,000 are drawn when they are needed
     alpha: spread of the clients' own true models; 0 for one true model
     beta: spread of the clients' inputs
     theta: spread of the clients' data sizes (log-normal)

@@ -81,10 +81,7 @@ class Follower:
 
     @cached_property
     def sample(self) -> Integers:
-        """The same clients in every round: some of many, all of few."""
-        count = min(SAMPLE, self.half.clients)
-        chance = rng.stream(self.half.training.seed, "judged")
-        return np.sort(chance.choice(self.half.clients, count, replace=False))
+        return sample_of(self.half.clients, self.half.training.seed)
 
     def note(self, answer: Answer) -> None:
         """Remember what clients tell. Of those that did not train, what they do not tell stays as it was."""
@@ -162,3 +159,8 @@ class Follower:
             values = self.known[name]
             if (found := tensors.get(KNOWN + name)) is not None:
                 np.copyto(values, found.numpy(), where=~np.isnan(tensors[KNOWN + SIZE].numpy()))
+
+
+def sample_of(clients: int, seed: int) -> Integers:
+    """The clients that are evaluated in every judged round: some of many, all of few."""
+    return np.sort(rng.stream(seed, "judged").choice(clients, min(SAMPLE, clients), replace=False))

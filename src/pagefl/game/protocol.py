@@ -238,6 +238,7 @@ class Players:
     """
 
     uses_demand: ClassVar[bool] = False  # True: the demand ratio changes how they play
+    agent_per_client: ClassVar[bool] = False  # True: what they learn grows with the number of clients
 
     def client_policy(self, setup: Setup) -> ClientPolicy:
         return ClientPolicy(setup)

@@ -53,6 +53,10 @@ def play(
 def _simulate(
     task: Task, algorithm: Algorithm, settings: Settings, say: Say, folder: Path | None
 ) -> Simulation:
+    if task.source is not None:
+        from . import cross_device
+
+        return cross_device.simulate(task, task.source, algorithm, settings, say, folder)
     if settings.executor == "ray":
         from . import cluster
 
@@ -81,7 +85,8 @@ def loop(
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
         rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say)
-        journal = Journal(rounds, directory, bound, found)
+        saved = simulation.saved if simulation else lambda: None
+        journal = Journal(rounds, directory, bound, found, saved)
         with (
             simulation.with_workers(say) if simulation else nullcontext(),
             _polite_stop() if simulation else nullcontext(Stop()) as stop,
@@ -125,10 +130,17 @@ class Journal:
     """Writes a record for every round, and checkpoints to continue from."""
 
     def __init__(
-        self, rounds: Rounds, directory: RunDirectory | None, bound: dict[str, Any], found: Found | None
+        self,
+        rounds: Rounds,
+        directory: RunDirectory | None,
+        bound: dict[str, Any],
+        found: Found | None,
+        saved: Callable[[], None],
     ) -> None:
-        """`bound`: settings and data that checkpoints belong to. `found`: checkpoint to continue from."""
+        """`bound`: settings and data that checkpoints belong to. `found`: checkpoint to continue from.
+        `saved`: called when a checkpoint has been written."""
         self.rounds, self.settings, self.directory, self.bound = rounds, rounds.settings, directory, bound
+        self.after_saving = saved
         self.records = record.Records(directory.path if directory else None, found.held if found else None)
         if found:
             rounds.restore(found.tensors, found.facts)
@@ -164,6 +176,7 @@ class Journal:
             claims = {**self.records.sync(), **self.rounds.demand.vouched()}
             facts = {**self.rounds.facts(), **self.bound, "records": claims}
             checkpoint.save(self.directory.path, self.rounds.state(), facts)
+        self.after_saving()
         self.saved, self.saved_round = monotonic(), self.rounds.round
 
     def keep_stage(self) -> None:

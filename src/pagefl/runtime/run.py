@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from pagefl.core import summary
-from pagefl.core.block import STEPPED
+from pagefl.core.block import STEPPED, STEPPED_CLIENTS
 from pagefl.core.errors import UserError
 from pagefl.core.layout import Layout
 
@@ -59,12 +59,25 @@ class Run:
 
     def personal(self, client: int) -> nn.Module:
         """A client's own model: after the personal step if there was one, otherwise after local training."""
+        if (name := f"clients.{STEPPED_CLIENTS}") in self.state:
+            return self._module(self.state[f"clients.{STEPPED}"][self._sampled(self.state[name], client)])
         if "clients.personal" not in self.state:
             raise UserError(f"client {client}'s own model is on its node: in a deployment it never leaves it")
         rows = self.state.get(f"clients.{STEPPED}", self.state["clients.personal"])
         if client not in range(len(rows)):
             raise UserError(f"client = {client}: must be a whole number from 0 to {len(rows) - 1}")
         return self._module(rows[client])
+
+    def _sampled(self, numbers: Tensor, client: int) -> int:
+        """The row of a client, of a federation in which a sample of the clients takes the personal step."""
+        found = (numbers == client).nonzero()
+        if not len(found):
+            some = ", ".join(map(str, numbers[:3].tolist()))
+            raise UserError(
+                f"client = {client}: the personal step was taken by {len(numbers)} clients ({some}, …), and "
+                "this is none of them"
+            )
+        return int(found[0, 0])
 
     def __repr__(self) -> str:
         return summary.line(self, self.name, self._facts)

@@ -4,17 +4,19 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
 from pagefl.core import rng, summary
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Splits
+from pagefl.data.source import ClientSource
 
 from .settings import Settings
 
 Made = TypeVar("Made")
+EXPECTED = "a pagefl.FederatedData or a pagefl.ClientSource"
 
 
 class Task:
@@ -22,20 +24,21 @@ class Task:
         self,
         name: str,
         module: nn.Module | Callable[[], nn.Module],
-        data: Splits | Callable[[], Splits],
+        data: Splits | ClientSource | Callable[[], Splits | ClientSource],
         settings: Mapping[str, float | int] | None = None,
     ) -> None:
         """A model and the data of a federation.
 
         `module`: an nn.Module, whose weights are the initial ones, or a function that makes one. `data`: a
-        FederatedData, or a function that makes one. The function is called when the data are needed: a node
+        FederatedData, a ClientSource for more clients than fit into memory, or a function that makes one. The
+        function is called when the data are needed: a node
         has its own data and needs only the model. `settings`: lr, epochs and others that suit the task.
         """
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
             raise UserError(f"task name = {name!r}: must be one line of text")
         self.name, self.module, self._data, self.settings = name, module, data, dict(settings or {})
         self._expect("module", module, nn.Module, "an nn.Module, or a function that makes one")
-        self._expect("data", data, Splits, "a pagefl.FederatedData, or a function that makes one")
+        self._expect("data", data, Splits | ClientSource, f"{EXPECTED}, or a function that makes one")
         for setting in self.settings:
             if setting not in Settings.model_fields:
                 close = get_close_matches(str(setting), Settings.model_fields, 1)
@@ -46,20 +49,37 @@ class Task:
                 )
 
     @cached_property
+    def _made_data(self) -> Splits | ClientSource:
+        if isinstance(self._data, Splits | ClientSource):
+            return self._data
+        return self._made("data", self._data, Splits | ClientSource, EXPECTED)
+
+    @property
     def data(self) -> Splits:
-        return self._data if isinstance(self._data, Splits) else self._made("data", self._data, Splits)
+        """All clients' data."""
+        if isinstance(self._made_data, Splits):
+            return self._made_data
+        raise UserError(
+            f"task {self.name}: the examples of its {self._made_data.clients} clients are fetched one client "
+            "at a time, which only a run with executor = local can do"
+        )
+
+    @property
+    def source(self) -> ClientSource | None:
+        """Where clients' data are fetched from, if they are not in memory."""
+        return self._made_data if isinstance(self._made_data, ClientSource) else None
 
     def fresh_module(self, seed: int) -> nn.Module:
         if isinstance(self.module, nn.Module):
             return deepcopy(self.module)
         with rng.torch_stream(seed, "initial model"):
-            return self._made("module", self.module, nn.Module)
+            return self._made("module", self.module, nn.Module, "an nn.Module")
 
-    def _expect(self, field: str, given: object, kind: type, expected: str) -> None:
+    def _expect(self, field: str, given: object, kind: Any, expected: str) -> None:
         if not isinstance(given, kind) and (not callable(given) or isinstance(given, nn.Module)):
             raise UserError(f"task {self.name}: {field} is a {type(given).__name__}; expected {expected}")
 
-    def _made(self, field: str, make: Callable[[], Made], kind: type[Made]) -> Made:
+    def _made(self, field: str, make: Callable[[], Made], kind: Any, expected: str) -> Made:
         try:
             made = make()
         except UserError:
@@ -69,7 +89,7 @@ class Task:
             raise UserError(f"task {self.name}: {field}() failed: {type(error).__name__}: {words}") from error
         if not isinstance(made, kind):
             raise UserError(
-                f"task {self.name}: {field}() returned a {type(made).__name__}; expected a {kind.__name__}"
+                f"task {self.name}: {field}() returned a {type(made).__name__}; expected {expected}"
             )
         return made
 
@@ -88,6 +108,10 @@ class Task:
                 f"{type(self.module).__name__} with "
                 f"{sum(p.numel() for p in self.module.parameters())} parameters"
             )
-        known = isinstance(self._data, Splits) or "data" in self.__dict__
-        data = [f"{len(self.data.train)} clients", *self.data.facts] if known else ["data not read yet"]
+        known = isinstance(self._data, Splits | ClientSource) or "_made_data" in self.__dict__
+        data = ["data not read yet"]
+        if known and self.source is not None:
+            data = [f"{self.source.clients} clients, fetched when they are needed"]
+        elif known:
+            data = [f"{len(self.data.train)} clients", *self.data.facts]
         return [model, *data, *(f"{name} = {value}" for name, value in self.settings.items())]

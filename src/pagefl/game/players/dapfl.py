@@ -27,6 +27,8 @@ class DapFl(Players):
     explore_rounds: rounds over which the exploration noise fades to zero
     """
 
+    agent_per_client = True
+
     lr_min: Positive = 1e-3
     lr_max: Positive = 0.1
     epochs_max: Count = 20

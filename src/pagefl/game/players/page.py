@@ -35,6 +35,7 @@ class Page(Players):
     """
 
     uses_demand = True
+    agent_per_client = True
 
     lr_min: Positive = 1e-3
     lr_max: Positive = 0.1

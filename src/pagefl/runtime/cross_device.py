@@ -1,0 +1,130 @@
+"""Simulations of federations that are too large for memory: the clients of one round are held at a time."""
+
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagefl.core.algorithm import Algorithm
+from pagefl.core.arrays import Integers
+from pagefl.core.cohort import Cohort
+from pagefl.core.errors import UserError
+from pagefl.core.examples import ClientData, Examples
+from pagefl.core.holdings import Fetched
+from pagefl.core.training import batches
+from pagefl.data.source import ClientSource
+from pagefl.game.follower import Follower, sample_of
+from pagefl.game.leaders import Leaders
+from pagefl.game.protocol import Players
+
+from . import halves, paths
+from .halves import Say
+from .settings import Settings
+from .simulation import Simulation
+from .task import Task
+from .workers import SharedRows
+
+ROWS = "clients.rows"  # the file of what clients keep between rounds
+
+
+class CrossDevice(Simulation):
+    """A simulation whose clients are fetched round by round. Local accuracies are of the round's clients."""
+
+    everybody = False
+    block: Cohort
+
+    def game(self, players: Players) -> tuple[Follower, Leaders]:
+        if players.agent_per_client:
+            name = type(players).__name__
+            raise UserError(
+                f"players = {name}: each client has an agent of its own, which learns in the rounds that it "
+                f"takes part in; {self.server.clients} agents do not fit into memory, and take part too "
+                "rarely; use page-shared"
+            )
+        return super().game(players)
+
+    def models(self) -> tuple[Tensor, Tensor]:
+        raise UserError("stop = equilibrium: not all clients' models are at hand; expected rounds")
+
+    def saved(self) -> None:
+        self.block.store.saved()
+
+
+class Source:
+    """A source of clients, with a hold-out if the settings ask for one, and a fixed sample of its clients."""
+
+    def __init__(self, source: ClientSource, settings: Settings) -> None:
+        source.check()
+        self.source, self.share, self.seed = source, settings.holdout, settings.seed
+        self.sample = sample_of(source.clients, settings.seed)
+
+    def fetch(self, number: int) -> ClientData:
+        own = self.source.fetch(number)
+        return own.hold_out(self.share, self.seed, number) if self.share else own
+
+    @cached_property
+    def sampled(self) -> dict[str, Examples]:
+        """The sample's examples by role."""
+        found = [self.fetch(number) for number in self.sample.tolist()]
+        return {role: Examples.of_owners([getattr(own, role) for own in found]) for role in ("train", "test")}
+
+    @property
+    def counted(self) -> dict[int, int]:
+        """Sizes of the sample's training data, by number."""
+        return dict(zip(self.sample.tolist(), self.sampled["train"].sizes.tolist(), strict=True))
+
+
+def simulate(
+    task: Task, source: ClientSource, algorithm: Algorithm, settings: Settings, say: Say, folder: Path | None
+) -> CrossDevice:
+    """`folder`: for the rows that clients keep between rounds."""
+    check(settings)
+    paths.check_device(settings.device)
+    clients = Source(source, settings)
+    module = task.fresh_module(settings.seed)
+    begin = halves.start(module, algorithm, settings, clients.sampled["train"], say)
+    cohort = max(1, int(settings.participation * source.clients + 0.5))
+    room = min(source.clients, cohort) + len(clients.sample)
+    shared = SharedRows(folder)
+    shared.check(begin.row.nbytes * room)
+    present: Integers = shared([1 + room], dtype=torch.int64).numpy()
+    fetched = Fetched(
+        clients.fetch, present, clients.counted, begin.model, begin.row, holds_out=bool(settings.holdout)
+    )
+    fetched.bring(clients.sample)
+    block = Cohort(
+        *(begin.model, algorithm, fetched, begin.training),
+        row=begin.row,
+        clients=source.clients,
+        path=folder / ROWS if folder else None,
+        steps=settings.personal.when != "never",
+        allocate=shared if settings.device == "cpu" else partial(torch.zeros, device=settings.device),
+    )
+    client_half = halves.client_half(begin, block, clients=source.clients)
+    server_half = halves.server_half(
+        begin,
+        source.of_server,
+        source.clients,
+        uploads=block.storage.uploads,
+        places=lambda numbers: np.searchsorted(fetched.numbers, numbers),
+        allocate=shared,
+    )
+    largest = int(fetched.sizes.max())
+    batches.check_room(min(client_half.chunk, room), largest, settings.epochs, settings.batch_size)
+    return CrossDevice(server_half, client_half, block, clients.sampled, settings)
+
+
+def check(settings: Settings) -> None:
+    """Raise if a setting needs all clients at once."""
+    for name, value, expected in (
+        ("executor", settings.executor, "local"),
+        ("stop", settings.stop, "rounds"),
+        ("stages_every", settings.stages_every, 0),
+    ):
+        if value != expected:
+            raise UserError(
+                f"{name} = {value}: the clients of this task are fetched when they are needed, and are never "
+                f"all at hand; expected {expected}"
+            )
