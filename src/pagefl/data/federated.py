@@ -129,8 +129,8 @@ def split_client(number: int, pair: Pair, shares: Mapping[str, float], seed: int
             "leave one for training"
         )
     order = torch.from_numpy(rng.stream(seed, "split", number).permutation(len(y)))
-    roles = zip([*counts, "train"], order.split([*counts.values(), left]), strict=True)
-    return {role: (x[own], y[own]) for role, own in roles}
+    sides = (side[order].split([*counts.values(), left]) for side in (x, y))
+    return dict(zip([*counts, "train"], zip(*sides, strict=True), strict=True))
 
 
 def server_halves(count: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,9 @@ class Synthetic:
         with np.errstate(over="ignore"):
             size = max(10, round(min(PER_CLIENT * float(np.exp(self.theta * own.normal())), 1e15)))
         check(size)
-        x = own.normal(centre, self.scale, (size, FEATURES))
+        x = own.standard_normal((size, FEATURES))
+        x *= self.scale
+        x += centre
         weights, bias = self.weights, self.bias
         if self.alpha:
             shift = own.normal(own.normal(0.0, self.alpha), 1.0, (FEATURES + 1, CLASSES))

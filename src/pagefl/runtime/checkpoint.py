@@ -82,7 +82,8 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         found.update(repr((name, str(tensor.dtype), list(tensor.shape))).encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():
+            found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
