@@ -35,6 +35,10 @@ class Examples:
         return cls(x, y.long(), sizes.cumsum(0), augment)
 
     @classmethod
+    def of_one(cls, x: Tensor, y: Tensor) -> "Examples":
+        return cls(x, y, torch.tensor([0, len(y)]))
+
+    @classmethod
     def of_owners(cls, owners: Sequence["Examples"]) -> "Examples":
         """The examples of some, one after the other."""
         if len(owners) == 1:

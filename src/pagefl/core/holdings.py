@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .arrays import Integers
+from .errors import UserError
 from .examples import ClientData, Examples
 from .training.model import Model
 
@@ -40,7 +41,10 @@ class Resident:
 
     def __init__(self, data: ClientData, model: Model, row: Tensor, first: int = 0) -> None:
         """`first`: the number of the first client."""
-        self.roles = _checked(data, model, row, first)
+        self.roles = {role: _fit(_of_role(data, role), role, model, row, first) for role in ("train", "test")}
+        self.roles["reward"] = (
+            self.roles["train"] if data.holdout is None else _fit(data.holdout, "reward", model, row, first)
+        )
         self.holds_out, self.room = data.holdout is not None, len(data.train)
         self.numbers: Integers = first + np.arange(self.room)
         self.sizes: Integers = data.train.sizes.numpy()
@@ -72,7 +76,7 @@ class Fetched:
         count and the numbers of the clients that are present. `counted`: sizes that are known, by number."""
         self.fetch, self.shared, self.counted, self.holds_out = fetch, shared, counted, holds_out
         self.model, self.row, self.room = model, row, len(shared) - 1
-        self.memo: dict[int, dict[str, Examples]] = {}
+        self.memo: dict[int, ClientData] = {}
         self.joined: dict[str, tuple[bytes, Examples]] = {}
         self.sizes: Integers = np.empty(0, np.int64)
 
@@ -100,12 +104,16 @@ class Fetched:
     def _of(self, role: str, numbers: list[int]) -> Examples:
         if any(number not in self.memo for number in numbers) and len(self.memo) + len(numbers) > MEMO:
             self.memo.clear()
-        return Examples.of_owners([self._client(number)[role] for number in numbers])
-
-    def _client(self, number: int) -> dict[str, Examples]:
-        if number not in self.memo:
-            self.memo[number] = _checked(self.fetch(number), self.model, self.row, number)
-        return self.memo[number]
+        for number in numbers:
+            if number not in self.memo:
+                self.memo[number] = self.fetch(number)
+        own = [_of_role(self.memo[number], role) for number in numbers]
+        try:
+            return _fit(Examples.of_owners(own), role, self.model, self.row, 0)
+        except UserError:
+            for number, examples in zip(numbers, own, strict=True):
+                _fit(examples, role, self.model, self.row, number)  # names the client
+            raise
 
 
 def class_counts(examples: Examples, classes: int) -> Tensor:
@@ -115,14 +123,15 @@ def class_counts(examples: Examples, classes: int) -> Tensor:
     return counts.view(-1, classes)
 
 
-def _checked(data: ClientData, model: Model, row: Tensor, first: int) -> dict[str, Examples]:
-    """By role, in the model's type and on its device, with labels that it has an answer for."""
-    given = {"train": data.train, "test": data.test, "holdout": data.holdout}
-    found = {}
-    for role, examples in given.items():
-        if examples is not None:
-            who = f"client {{}} ({role})"
-            found[role] = examples.of_type(row.dtype, who, first).to(model.device)
-            model.check_examples(row, found[role], who, first)
-    found["reward"] = found.pop("holdout", found["train"])
-    return found
+def _of_role(data: ClientData, role: str) -> Examples:
+    if role == "reward":
+        return data.train if data.holdout is None else data.holdout
+    return data.train if role == "train" else data.test
+
+
+def _fit(examples: Examples, role: str, model: Model, row: Tensor, first: int) -> Examples:
+    """In the model's type and on its device, with labels that it has an answer for."""
+    who = f"client {{}} ({role})".replace("reward", "holdout")
+    examples = examples.of_type(row.dtype, who, first).to(model.device)
+    model.check_examples(row, examples, who, first)
+    return examples

@@ -119,7 +119,7 @@ class FederatedData(Splits):
 
 def split_client(number: int, pair: Pair, shares: Mapping[str, float], seed: int) -> dict[str, Pair]:
     """One client's examples by role: these shares, and the rest for training."""
-    x, y = pair
+    y = pair[1]
     counts = {role: round(len(y) * share) for role, share in shares.items()}
     left = len(y) - sum(counts.values())
     if left < 1 or any(counts[role] < 1 for role, share in shares.items() if share):
@@ -128,9 +128,15 @@ def split_client(number: int, pair: Pair, shares: Mapping[str, float], seed: int
             f"client {number} has {len(y)} examples: the shares {told} must each get at least one and "
             "leave one for training"
         )
-    order = torch.from_numpy(rng.stream(seed, "split", number).permutation(len(y)))
-    sides = (side[order].split([*counts.values(), left]) for side in (x, y))
-    return dict(zip([*counts, "train"], zip(*sides, strict=True), strict=True))
+    order = rng.stream(seed, "split", number).permutation(len(y))
+    x, y = (
+        torch.from_numpy(side.numpy()[order]) for side in pair
+    )  # NumPy gathers few rows faster than torch
+    found, start = {}, 0
+    for role, count in {**counts, "train": left}.items():
+        found[role] = x[start : start + count], y[start : start + count]
+        start += count
+    return found
 
 
 def server_halves(count: int, seed: int) -> tuple[Tensor, Tensor]:

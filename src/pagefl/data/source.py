@@ -68,7 +68,7 @@ class ClientSource:
         )
         agree([(f"client {number} (train)", train[0]), (f"client {number} (test)", test[0])])
         agree([("server", self.of_server.game.x), (f"client {number} (train)", train[0])])
-        return ClientData(Examples.of([train]), Examples.of([test]))
+        return ClientData(Examples.of_one(*train), Examples.of_one(*test))
 
     @cached_property
     def of_server(self) -> ServerData:

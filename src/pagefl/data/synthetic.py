@@ -5,6 +5,7 @@ ICLR 2021.
 """
 
 from collections.abc import Callable
+from math import exp
 
 import numpy as np
 import torch
@@ -39,8 +40,7 @@ class Synthetic:
         """`check`: raises if there is no memory for so many examples."""
         own = rng.stream(self.seed, "synthetic", "client", number)
         centre = own.normal(own.normal(0.0, self.beta), 1.0, FEATURES)
-        with np.errstate(over="ignore"):
-            size = max(10, round(min(PER_CLIENT * float(np.exp(self.theta * own.normal())), 1e15)))
+        size = max(10, round(min(PER_CLIENT * exp(min(self.theta * own.normal(), 30.0)), 1e15)))
         check(size)
         x = own.standard_normal((size, FEATURES))
         x *= self.scale
@@ -80,7 +80,7 @@ class SyntheticSource(ClientSource):
 
     def fetch(self, number: int) -> ClientData:
         parts = self._parts(number)
-        return ClientData(Examples.of([parts["train"]]), Examples.of([parts["test"]]))
+        return ClientData(Examples.of_one(*parts["train"]), Examples.of_one(*parts["test"]))
 
     def server(self) -> Given:
         chance = rng.stream(self.seed, "synthetic", "server")

@@ -19,9 +19,12 @@ AGENT = "clients_agent."
 class Leaders:
     """A client half and its policy: on a node, one client; in a simulation, all of them."""
 
-    def __init__(self, half: ClientHalf, policy: ClientPolicy, setup: Setup, terms: Terms) -> None:
+    def __init__(
+        self, half: ClientHalf, policy: ClientPolicy, setup: Setup, terms: Terms, *, everybody: bool = True
+    ) -> None:
+        """`everybody`: all clients are at hand. If not, the shared model is evaluated on the sample alone."""
         self.half, self.policy, self.terms, self.first = half, policy, terms, setup.first
-        self.fixed = ClientPolicy(setup)
+        self.fixed, self.everybody = ClientPolicy(setup), everybody
         self.role = "test" if terms.released else "reward"  # the split of states and rewards
         self.met = False
 
@@ -59,7 +62,7 @@ class Leaders:
             places,
             *moves,
             roles=("test",) * tested + (self.role,) * self.rewarded,
-            before=np.union1d(places, self.half.places(orders.sample)) if orders.judged else NOBODY,
+            before=self._evaluated(orders, places),
             uploads=self.role if scored else None,
             limits=limits,
             rivals=rivals,
@@ -124,6 +127,13 @@ class Leaders:
         self.half.receive(orders.sent)
         self.half.mean_size = orders.mean_size
         self.policy.receive(orders.policy)
+
+    def _evaluated(self, orders: Orders, training: Integers) -> Integers:
+        """Those on whose test data the shared model is evaluated."""
+        if not orders.judged:
+            return NOBODY
+        sample = self.half.places(orders.sample)
+        return np.union1d(training, sample) if self.everybody else sample
 
     def _told(self) -> Told:
         told = Told(self.half.numbers.copy())

@@ -61,13 +61,21 @@ class Source:
         self.sample = sample_of(source.clients, settings.seed)
 
     def fetch(self, number: int) -> ClientData:
+        return self.kept.get(number) or self._fetch(number)
+
+    def _fetch(self, number: int) -> ClientData:
         own = self.source.fetch(number)
         return own.hold_out(self.share, self.seed, number) if self.share else own
 
     @cached_property
+    def kept(self) -> dict[int, ClientData]:
+        """The sample's examples, which are needed again and again."""
+        return {number: self._fetch(number) for number in self.sample.tolist()}
+
+    @cached_property
     def sampled(self) -> dict[str, Examples]:
-        """The sample's examples by role."""
-        found = [self.fetch(number) for number in self.sample.tolist()]
+        """The same by role."""
+        found = [self.kept[number] for number in self.sample.tolist()]
         return {role: Examples.of_owners([getattr(own, role) for own in found]) for role in ("train", "test")}
 
     @property

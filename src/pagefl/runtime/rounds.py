@@ -195,11 +195,9 @@ class Rounds:
         }
 
     def _of_sample(self, played: Round) -> Record:
-        """Where not everybody is evaluated: whose mean `local_accuracy` is, and the shared model on the test
-        data of the same clients in every round."""
-        sample = played.orders.sample
-        accuracy = _mean(played.answer.told.of("before_accuracy", sample))
-        return {"local_of": "participants", "sample": len(sample), "sample_accuracy": finite(accuracy)}
+        """Where not everybody is evaluated: of whom accuracies after and before training are the means."""
+        sample = f"a fixed sample of {len(played.orders.sample)}"
+        return {"local_of": "participants", "before_of": sample, "personal_of": sample}
 
     def _personal_step(self, seconds: float) -> tuple[Step, Tuned]:
         """`seconds`: of the round before it."""

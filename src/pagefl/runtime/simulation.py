@@ -49,7 +49,8 @@ class Simulation:
         if policy.looks_at_uploads:
             # This shows a mistake in `candidates` now, not after the first round's training.
             self.server.candidates(self.clients.numbers[:1])
-        leaders = Leaders(self.clients, players.client_policy(setup), setup, terms)
+        own = players.client_policy(setup)
+        leaders = Leaders(self.clients, own, setup, terms, everybody=self.everybody)
         return Follower(self.server, policy, terms, everybody=self.everybody), leaders
 
     def models(self) -> tuple[Tensor, Tensor]:
