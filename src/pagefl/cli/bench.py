@@ -70,3 +70,12 @@ def cluster(json: Json = False, quick: Quick = False) -> None:
     show_result(result, cluster_cost.table(result), json)
     if not json:
         console.print(cluster_cost.table_of_bytes(result))
+
+
+@app.command()
+def clients(json: Json = False, quick: Quick = False) -> None:
+    """Seconds per round and peak memory with a thousand to a million clients, and the same cohort."""
+    from pagefl.bench import client_counts
+
+    result = client_counts.clients(quick=quick, say=err.print)
+    show_result(result, client_counts.table(result), json)
