@@ -57,7 +57,7 @@ def test_the_slope_is_the_derivative_of_the_servers_loss(algorithm):
     weights, examples = np.array([0.1, 0.3, 0.2, 0.25, 0.15]), federation.server.samples["game"]
 
     def loss(weights):
-        model = federation.server.aggregated(uploads.clients, weights)["model"].double()
+        model = federation.server.aggregated(1, uploads.clients, weights)["model"].double()
         module = nn.Linear(6, 4).double()
         nn.utils.vector_to_parameters(model, module.parameters())
         module.requires_grad_(False)

@@ -246,7 +246,11 @@ class Block:
             first=self.first + int(ids[0] - places[0]),
             sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
             kept={name: value[ids] for name, value in kept.items()},
-            facts=Facts(examples.sizes[places], self._counted(examples, places), job.mean_size),
+            facts=Facts(
+                examples.sizes[places],
+                self._counted(examples, places),
+                job.mean_size or examples.sizes[places],
+            ),
             lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
             epochs=torch.from_numpy(job.epochs),
             purpose="" if own is None else f"personal {job.kind} ",

@@ -52,17 +52,21 @@ class Follower:
 
     def orders(self, round: int, demand: DemandRatio, judged: bool = True) -> Orders:
         clients = self.half.participants(round, self.terms.participation)
-        orders = self._orders(round, clients, demand, float(np.nanmean(self.known[SIZE])))
+        orders = self._orders(round, clients, demand, self._mean_size)
         return orders._replace(judged=judged, sample=self.sample if judged else NOBODY)
 
     def farewell(self, round: int) -> Orders:
         """The model that this round ended with, for everybody's personal step."""
         everybody = np.arange(self.half.clients)
-        return self._orders(round, everybody, DemandRatio(), float(np.nanmean(self.known[SIZE])))
+        return self._orders(round, everybody, DemandRatio(), self._mean_size)
 
     def _orders(self, round: int, clients: Integers, demand: DemandRatio, mean_size: float) -> Orders:
         sent = {name: rows[0] for name, rows in self.half.sent.items()}
         return Orders(round, clients, sent, self.policy.sent, demand, mean_size)
+
+    @property
+    def _mean_size(self) -> float:
+        return 0.0 if self.terms.private else float(np.nanmean(self.known[SIZE]))
 
     @cached_property
     def sample(self) -> Integers:
@@ -87,9 +91,11 @@ class Follower:
         weights = self.policy.act(round, clients, uploads)
         if "p" in self.terms.freeze:
             weights = by_size(uploads)
+        if self.terms.private:  # by what is expected: how many take part is a secret too
+            weights = np.full(len(clients), 1 / (self.terms.participation * self.half.clients))
         if not np.isfinite(weights).all():
             raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
-        self.half.aggregate(clients, weights)
+        self.half.aggregate(round, clients, weights)
         self._check_shared(round)
         paid = self.terms.rewards or rewarded(self.policy)
         asked = {"server_test": orders.judged, "game": False}

@@ -15,14 +15,17 @@ from torch import nn
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Examples
+from pagefl.core.server import ServerHalf
 from pagefl.game.follower import KNOWN
 from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.protocol import Players
+from pagefl.trust.privacy.randomness import Simulated, System
 
 from . import binding, checkpoint, record
 from .demand import Demand
 from .directory import SPEC, STAGES, Found, RunDirectory
 from .halves import Say
+from .privacy import PrivateRun
 from .rounds import Rounds
 from .run import Observe, Run
 from .settings import Settings
@@ -80,7 +83,8 @@ def loop(
     with directory.open(say) if directory else nullcontext():
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
-        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say)
+        private = _private(settings, game.follower.half, simulation is not None)
+        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say, private)
         journal = Journal(rounds, directory, bound, found)
         with (
             simulation.with_workers(say) if simulation else nullcontext(),
@@ -94,6 +98,8 @@ def loop(
                 f"converged in round {rounds.round}: models and pay-offs did not move for "
                 f"{settings.equilibrium_window} rounds"
             )
+        if private and rounds.over and rounds.round < settings.rounds:
+            say(private.ending())
     return Run(
         journal.records.rounds,
         journal.records.clients,
@@ -106,6 +112,12 @@ def loop(
         stopped_by=None if rounds.over else stop.asked,
         path=game.follower.half.model.how,
     )
+
+
+def _private(settings: Settings, half: ServerHalf, simulated: bool) -> PrivateRun | None:
+    if not settings.privacy.epsilon:
+        return None
+    return PrivateRun(settings, half, Simulated(settings.seed) if simulated else System())
 
 
 def _last(directory: RunDirectory, bound: dict[str, Any], settings: Settings, say: Say) -> Found | None:

@@ -20,7 +20,7 @@ from pagefl.game.follower import Follower
 from pagefl.game.leaders import Leaders
 from pagefl.game.protocol import Players
 
-from . import halves, paths
+from . import halves, paths, privacy
 from .halves import Say
 from .settings import Settings
 from .task import Task
@@ -40,6 +40,7 @@ class Simulation:
             # This shows a mistake in `candidates` now, not after the first round's training.
             self.server.candidates(np.array([0]))
         leaders = Leaders(self.clients, players.client_policy(setup), setup, terms)
+        privacy.check_players(self.settings, policy, leaders.policy)
         return Follower(self.server, policy, terms), leaders
 
     def models(self) -> tuple[Tensor, Tensor]:
