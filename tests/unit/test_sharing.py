@@ -96,7 +96,7 @@ def started(algorithm, sizes=(13, 17, 40), rates=0.3):
     ids = np.arange(len(sizes))
     for round in (1, 2):
         federation.train(round, ids, np.broadcast_to(rates, 3).astype(float), np.full(3, 3))
-        federation.server.aggregate(ids, np.full(3, 1 / 3))
+        federation.server.aggregate(1, ids, np.full(3, 1 / 3))
         federation.clients.receive({name: rows[0] for name, rows in federation.server.sent.items()})
     return federation, ids
 
