@@ -34,11 +34,15 @@ class Steps(NamedTuple):
 class Account:
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
+        self.known = {0: 0.0}
 
     def epsilon(self, rounds: int) -> float:
         """Of this many rounds together."""
-        if rounds == 0:
-            return 0.0
+        if rounds not in self.known:
+            self.known[rounds] = self._composed(rounds)
+        return self.known[rounds]
+
+    def _composed(self, rounds: int) -> float:
         if self.steps.accountant == "pld":
             return float(self._one.self_compose(rounds).get_epsilon_for_delta(self.steps.delta))
         found, _ = library().rdp.compute_epsilon(self._one.orders, rounds * self._one.rdp, self.steps.delta)
