@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import cache
 
 import dp_accounting
 import numpy as np
@@ -20,6 +21,7 @@ from pagefl.trust.privacy.randomness import Simulated
 
 PRIVATE = {"epsilon": 30.0, "noise": 1.2, "clip": 0.5, "accountant": "rdp"}
 COMMON = {"task": {"name": "synthetic", "clients": 12}, "epochs": 1, "participation": 0.3, "workers": 1}
+ALL = {"participation": 1.0}  # rounds of everybody are the quickest to account for
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,7 @@ def run(rounds=4, privacy=PRIVATE, **settings):
     return pagefl.run(**{**COMMON, "rounds": rounds, "privacy": privacy, **settings})
 
 
+@cache
 def of_dp_accounting(rounds: int, noise=1.2, share=0.3, delta=1e-5) -> list[float]:
     """Epsilon after each round, by an accountant that is told of every one of them."""
     event = dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise))
@@ -67,20 +70,20 @@ def test_a_round_that_is_not_counted_is_seen(monkeypatch):
 
 
 def test_a_round_without_participants_has_noise_and_costs_as_much():
-    found = run(rounds=12, task={"name": "synthetic", "clients": 4}, participation=0.2)
+    found = run(rounds=8, task={"name": "synthetic", "clients": 3}, participation=0.2)
     empty = [entry for entry in found.rounds if entry["participants"] == 0]
     assert len(empty) > 2
-    assert [entry["epsilon"] for entry in found.rounds] == pytest.approx(of_dp_accounting(12, share=0.2))
+    assert [entry["epsilon"] for entry in found.rounds] == pytest.approx(of_dp_accounting(8, share=0.2))
     losses = [entry["global_loss"] for entry in found.rounds]
     assert len(set(losses)) == len(losses)  # the model moves in every round
 
 
 def test_the_noise_that_is_solved_plays_all_rounds_and_is_written_down(tmp_path):
-    found = run(privacy={"epsilon": 3.0, "accountant": "rdp"}, out=tmp_path / "run")
+    found = run(privacy={"epsilon": 3.0, "accountant": "rdp"}, out=tmp_path / "run", **ALL)
     noise = specs.read(tmp_path / "run" / "spec.toml")["privacy"]["noise"]
     assert len(found.rounds) == 4
     assert 2.95 < found.rounds[-1]["epsilon"] <= 3.0
-    assert of_dp_accounting(4, noise)[-1] == pytest.approx(found.rounds[-1]["epsilon"])
+    assert of_dp_accounting(4, noise, 1.0)[-1] == pytest.approx(found.rounds[-1]["epsilon"])
     # going on, the noise is what it was: the budget is spent
     said = []
     more = pagefl.resume(tmp_path / "run", rounds=9, say=said.append)
@@ -90,10 +93,10 @@ def test_the_noise_that_is_solved_plays_all_rounds_and_is_written_down(tmp_path)
 
 
 def test_a_run_ends_before_its_budget_would_be_passed(tmp_path):
-    spent = of_dp_accounting(8)
+    spent = of_dp_accounting(8, share=1.0)
     private = {**PRIVATE, "epsilon": (spent[4] + spent[5]) / 2}
     said = []
-    found = run(50, private, out=tmp_path / "run", judge_every=20, say=said.append)
+    found = run(50, private, out=tmp_path / "run", judge_every=20, say=said.append, **ALL)
     assert [entry["epsilon"] for entry in found.rounds] == pytest.approx(spent[:5])
     assert found.over
     assert "ends after round 5" in said[-1]
@@ -103,9 +106,9 @@ def test_a_run_ends_before_its_budget_would_be_passed(tmp_path):
 
 
 def test_a_longer_run_goes_on_until_the_budget_is_spent(tmp_path):
-    spent = of_dp_accounting(7)
+    spent = of_dp_accounting(8, share=1.0)
     private = {**PRIVATE, "epsilon": (spent[4] + spent[5]) / 2}
-    run(3, private, out=tmp_path / "run")
+    run(3, private, out=tmp_path / "run", **ALL)
     more = pagefl.resume(tmp_path / "run", rounds=40)
     assert [entry["epsilon"] for entry in more.rounds] == pytest.approx(spent[:5])
 
@@ -145,6 +148,12 @@ def test_another_budget_is_refused_on_resume(tmp_path):
     path.write_text(path.read_text().replace("noise = 1.2", "noise = 1.1"))
     with pytest.raises(UserError, match=r"privacy.noise = 1.1, but the checkpoint was made with"):
         pagefl.resume(tmp_path / "run", rounds=3)
+
+
+def test_a_delta_that_promises_nothing_is_said():
+    said = []
+    run(2, {**PRIVATE, "delta": 0.02}, say=said.append)
+    assert "privacy.delta = 0.02: with 12 clients, it should be well below 0.0833333" in said
 
 
 def test_the_same_bits_with_two_workers():
@@ -268,13 +277,15 @@ def test_a_run_of_before_counts_as_one_without_privacy():
 def test_noise_of_a_deployment_is_the_systems():
     """Nobody can repeat it. A simulation of the same settings can be repeated."""
     spec = specs.resolve({**COMMON, "rounds": 3, "privacy": PRIVATE})
+    quiet = [].append
     half = loop.simulate(spec.make_task(), spec.make_algorithm(), spec).server
     drawn = {
         simulated: [
-            loop._private(spec, half, simulated).randomness.normals(1, "model", 4).tolist() for _ in range(2)
+            loop._private(spec, half, simulated, quiet).randomness.normals(1, "model", 4).tolist()
+            for _ in range(2)
         ]
         for simulated in (True, False)
     }
     assert drawn[True][0] == drawn[True][1] == Simulated(0).normals(1, "model", 4).tolist()
     assert not np.isclose(drawn[False][0], drawn[False][1]).any()
-    assert loop._private(spec, half, False).randomness.kind == "system"
+    assert loop._private(spec, half, False, quiet).randomness.kind == "system"

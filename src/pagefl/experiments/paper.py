@@ -174,7 +174,7 @@ PRIVATE_METHODS: dict[str, tuple[float, dict[str, float]]] = {  # the clipping n
     "fedavg": (2.0, {}),
     "fedavgm": (1.0, {"algorithm.server_lr": 0.5}),
 }
-EPSILONS = (8.0, 4.0, 2.0, 1.0)
+EPSILONS = (8.0, 2.0)
 FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and its label
 
 

@@ -33,6 +33,8 @@ from .simulation import Simulation, one_numeric_mode, simulate
 from .task import Task
 from .workers import kept_memory, memory_errors_named
 
+LARGE_DELTA = 0.1  # times the number of clients
+
 
 def play(
     task: Task,
@@ -83,7 +85,7 @@ def loop(
     with directory.open(say) if directory else nullcontext():
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
-        private = _private(settings, game.follower.half, simulation is not None)
+        private = _private(settings, game.follower.half, simulation is not None, say)
         rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say, private)
         journal = Journal(rounds, directory, bound, found)
         with (
@@ -114,9 +116,14 @@ def loop(
     )
 
 
-def _private(settings: Settings, half: ServerHalf, simulated: bool) -> PrivateRun | None:
+def _private(settings: Settings, half: ServerHalf, simulated: bool, say: Say) -> PrivateRun | None:
     if not settings.privacy.epsilon:
         return None
+    if settings.privacy.delta * half.clients > LARGE_DELTA:
+        say(
+            f"privacy.delta = {settings.privacy.delta:g}: with {half.clients} clients, it should be well "
+            f"below {1 / half.clients:g}"
+        )
     return PrivateRun(settings, half, Simulated(settings.seed) if simulated else System())
 
 
