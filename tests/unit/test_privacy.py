@@ -170,6 +170,30 @@ def test_all_weigh_the_same_and_by_what_is_expected():
     assert len({entry["participants"] for entry in found.rounds}) > 1
 
 
+class Still(pagefl.Algorithm):
+    """Clients upload what they were sent: all that moves the model is noise."""
+
+    def local(self, clients):
+        sent = clients.sent["model"]
+        return pagefl.Local(upload={"model": sent.clone()}, personal=sent.clone())
+
+
+@pytest.mark.parametrize("adaptive", [0.0, 0.5])
+def test_the_noise_of_a_run_is_the_noise_that_it_pays_for(adaptive):
+    own = {"task": {"name": "synthetic", "clients": 200}, "algorithm": Still()}
+    before, after = (
+        run(rounds, {**PRIVATE, "clip": 0.7, "adaptive": adaptive}, **own).state["server.model"].numpy()
+        for rounds in (1, 2)
+    )
+    expected = 0.3 * 200
+    clip, noise = 0.7, 1.2
+    if adaptive:  # everybody was within the norm in the first round
+        noise = (1.2**-2 - (2 * expected / 20) ** -2) ** -0.5
+        clip = run(2, {**PRIVATE, "clip": 0.7, "adaptive": adaptive}, **own).rounds[1]["clip"]
+        assert clip < 0.7
+    assert (after - before).std() == pytest.approx(noise * clip / expected, rel=0.08)
+
+
 class Bad(pagefl.Algorithm):
     def local(self, clients):
         rows = clients.train(clients.sent["model"])
