@@ -150,7 +150,7 @@ class Federation:
         return self.clients.train(round, ids, lr, epochs)
 
     def aggregate(self, ids: np.ndarray, weights: np.ndarray) -> None:
-        self.server.aggregate(ids, weights)
+        self.server.aggregate(1, ids, weights)
 
     @property
     def shared(self) -> State:

@@ -197,6 +197,11 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
         ) from None
 
     first = specs.resolve(_given(spec, settings))
+    if first.privacy.epsilon:
+        raise UserError(
+            f"privacy.epsilon = {first.privacy.epsilon:g}: an environment shows agents what single clients "
+            "did; expected 0"
+        )
 
     def make(seed: int) -> Any:
         own = first.model_copy(update={"seed": seed})

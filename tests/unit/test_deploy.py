@@ -38,8 +38,9 @@ from pagefl.deploy.node import Node
 from pagefl.experiments import spec as specs
 from pagefl.game.players import PLAYERS
 from pagefl.report.progress import Progress, summary
-from pagefl.runtime import checkpoint
+from pagefl.runtime import checkpoint, loop
 from pagefl.runtime.simulation import split
+from pagefl.trust.privacy.randomness import Simulated
 
 CLIENTS = 4
 UNREADABLE = object()
@@ -258,6 +259,45 @@ HOSTILE = {
         {wire.ARRAYS: ConfigRecord(), wire.NUMBERS: content[wire.NUMBERS], wire.ASK: content[wire.ASK]}
     ),
 }
+
+
+def private(**own):
+    return {"privacy": {"epsilon": 100.0, "noise": 1.0, "accountant": "rdp", **own}, "participation": 0.5}
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "feddyn"])
+def test_a_private_deployment_is_a_private_simulation(algorithm, tmp_path, monkeypatch):
+    """But for who draws the noise: here it is the simulation's. Nobody takes part in round 1."""
+    spec = spec_of(algorithm, **private())
+    monkeypatch.setattr(loop, "System", lambda: Simulated(spec.seed))
+    simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
+    assert simulated.rounds[0]["participants"] == 0
+    assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-6)
+    found, expected = (
+        # nodes that are not asked do not tell it
+        {name: value for name, value in numbers(run.rounds).items() if "before" not in name}
+        for run in (deployed, simulated)
+    )
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_noise_of_a_deployment_is_the_operating_systems(tmp_path):
+    spec = spec_of(**private())
+    one, other = (deploy(spec, tmp_path / name) for name in ("one", "other"))
+    assert {entry["noise"] for entry in one.rounds} == {"system"}
+    assert [entry["epsilon"] for entry in one.rounds] == [entry["epsilon"] for entry in other.rounds]
+    assert not torch.isclose(one.state["server.model"], other.state["server.model"]).any()
+
+
+def test_with_privacy_nobody_is_refused_because_of_the_others(tmp_path):
+    """Clipping bounds a large upload, and one that is not finite counts as zero."""
+    spec, said = spec_of(**(private(clip=0.01) | {"participation": 1.0})), []
+    far = with_values(lambda own: {"model": own["model"] * 1e6})
+    deployed = deploy(spec, tmp_path, said, tamper={2: far, 1: HOSTILE["not finite"]})
+    assert [entry["participants"] for entry in deployed.rounds] == [3] * 5
+    assert all("client 1 is quarantined: its upload is not finite" in line for line in said)
+    # five rounds of at most 0.01 from three clients, and as much noise on each of 930 weights
+    assert deployed.state["server.model"].norm() < 1.0
 
 
 @pytest.mark.parametrize("reason", HOSTILE)

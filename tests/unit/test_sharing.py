@@ -57,7 +57,7 @@ def test_the_slope_is_the_derivative_of_the_servers_loss(algorithm):
     weights, examples = np.array([0.1, 0.3, 0.2, 0.25, 0.15]), federation.server.samples["game"]
 
     def loss(weights):
-        model = federation.server.aggregated(uploads.clients, weights)["model"].double()
+        model = federation.server.aggregated(1, uploads.clients, weights)["model"].double()
         module = nn.Linear(6, 4).double()
         nn.utils.vector_to_parameters(model, module.parameters())
         module.requires_grad_(False)
@@ -96,7 +96,7 @@ def started(algorithm, sizes=(13, 17, 40), rates=0.3):
     ids = np.arange(len(sizes))
     for round in (1, 2):
         federation.train(round, ids, np.broadcast_to(rates, 3).astype(float), np.full(3, 3))
-        federation.server.aggregate(ids, np.full(3, 1 / 3))
+        federation.server.aggregate(1, ids, np.full(3, 1 / 3))
         federation.clients.receive({name: rows[0] for name, rows in federation.server.sent.items()})
     return federation, ids
 

@@ -20,7 +20,7 @@ class Facts(NamedTuple):
 
     sizes: Tensor  # [n]
     class_counts: Tensor  # [n, classes]
-    mean_size: float
+    mean_size: float | Tensor  # where it is a secret: each client's own size, so that all count the same
 
 
 class Clients(Protocol):
@@ -126,6 +126,13 @@ class Algorithm:
     def send(self, server: State) -> State:
         """What the server sends to every client."""
         return {"model": server["model"]}
+
+    def origin(self, sent: State, layout: Layout) -> State:
+        """Where the parts of an upload started from, by name; a part that is not named started from zero.
+
+        What a client has added to it is what clipping and noise act on.
+        """
+        return {"model": sent["model"]}
 
     def adapt(self, clients: Clients) -> Tensor:
         """The shared model as it is fitted to these clients before it is evaluated on their data."""

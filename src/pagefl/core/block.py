@@ -250,7 +250,7 @@ class Block:
             numbers=numbers,
             sent={name: value.expand(len(ids), *value.shape[1:]) for name, value in self.sent.items()},
             kept={name: value[ids] for name, value in kept.items()},
-            facts=Facts(examples.sizes[places], counts, job.mean_size),
+            facts=Facts(examples.sizes[places], counts, job.mean_size or examples.sizes[places]),
             lr=torch.from_numpy(job.lr).to(self.model.device, self.model.layout.dtype),
             epochs=torch.from_numpy(job.epochs),
             purpose="" if own is None else f"personal {job.kind} ",

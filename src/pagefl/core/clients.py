@@ -141,7 +141,7 @@ class ClientHalf:
             answers = self.block.run(jobs + evaluations)
             judged = answers[len(jobs) :]
         flags, tests, trains, uploaded, changes, plays, gradients, sizes = zip(
-            *answers[: len(jobs)], strict=True
+            nothing_trained(), *answers[: len(jobs)], strict=True
         )
         good = np.concatenate(flags)
         trained = ids[order][good]
@@ -199,3 +199,10 @@ class ClientHalf:
             rates, counts = np.full(len(ids), lr), np.full(len(ids), epochs)
             jobs.append(Job(kind, ids, round, rates, counts, self.mean_size, step=step))
         return jobs
+
+
+def nothing_trained() -> tuple[object, ...]:
+    """The answer of a job without clients: in some rounds nobody takes part."""
+    none = np.empty(0)
+    played = Played(none, np.empty(0, np.int64), none, none)
+    return np.empty(0, bool), unknown(0), unknown(0), unknown(0), none, played, 0, np.empty(0, np.int64)

@@ -46,7 +46,7 @@ class Job(NamedTuple):
     round: int
     lr: Floats
     epochs: Integers
-    mean_size: float  # of all clients' training data
+    mean_size: float  # of all clients' training data; 0: it is a secret
     roles: tuple[str, ...] = ()  # the splits on which personal models are evaluated after training
     uploads: str | None = None  # the split on which uploads are evaluated too
     step: Step | None = None  # the personal step to take

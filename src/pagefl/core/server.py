@@ -18,10 +18,11 @@ from .storage import Allocate
 from .training.descent import Batch
 from .training.model import Model
 from .training.stack import Stack, Training
-from .uploaded import Here, Source, Uploaded
+from .uploaded import Here, Source, Treatment, Uploaded
 
 NONE = np.empty(0, np.int64)
 GRADIENT_EXAMPLES = 500  # of which a gradient is taken at once
+Chances = Callable[[int, int], Floats]  # (round, clients) -> a number from 0 to 1 for each client
 
 
 class Job(NamedTuple):
@@ -74,6 +75,9 @@ class ServerHalf:
             }
         self.uploads = uploads
         self.source: Source = Here(uploads) if places is None else Here(uploads, places)
+        self.treatments: tuple[Treatment, ...] = ()
+        # set: each client takes part or not on its own, and a round may have nobody
+        self.chances: Chances | None = None
         self._send()
 
     @property
@@ -82,6 +86,8 @@ class ServerHalf:
         return self.shared["model"]
 
     def participants(self, round: int, share: float) -> Integers:
+        if self.chances is not None:
+            return np.flatnonzero(self.chances(round, self.clients) < share)
         count = max(1, int(share * self.clients + 0.5))
         drawn = rng.stream(self.training.seed, "participants", round).choice(
             self.clients, count, replace=False
@@ -108,16 +114,20 @@ class ServerHalf:
         answers: list[Any] = self.run_jobs([Job("uploads", ids[part], round, role) for part in parts])
         return np.concatenate([*answers, np.empty(0)])
 
-    def aggregate(self, ids: Integers, weights: Floats) -> None:
+    def aggregate(self, round: int, ids: Integers, weights: Floats) -> None:
         """The next shared state, of these clients' uploads."""
-        if len(ids):
-            self.shared = self.aggregated(ids, weights)
+        if len(ids) or self.chances is not None:
+            self.shared = self.aggregated(round, ids, weights)
             self._send()
 
-    def aggregated(self, ids: Integers, weights: Floats) -> State:
+    def aggregated(self, round: int, ids: Integers, weights: Floats) -> State:
         """What the state would become."""
+        uploads, sent = self.uploads_of(ids), {name: rows[0] for name, rows in self.sent.items()}
+        for treatment in self.treatments:
+            uploads = treatment(uploads, sent, round)
         shares = torch.from_numpy(weights).to(self.model_row)
-        after = self.algorithm.aggregate(self.shared, self.uploads_of(ids), shares, len(ids) / self.clients)
+        counted = uploads.counted(shares, len(ids) / self.clients)
+        after = self.algorithm.aggregate(self.shared, uploads, *counted)
         return checks.aggregated(self.algorithm, after, self.shared)
 
     def gradient(self, row: Tensor, role: str) -> Tensor:

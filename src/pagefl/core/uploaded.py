@@ -78,6 +78,10 @@ class Uploaded(Mapping[str, Tensor]):
         count = len(self.ids)
         return self.sum(name, torch.full([count], 1 / count, dtype=torch.float64))
 
+    def counted(self, weights: Tensor, share: float) -> tuple[Tensor, float]:
+        """The weights of these uploads and their part of all clients, as an algorithm is told them."""
+        return weights, share
+
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.source.names:
             raise KeyError(name)
@@ -88,3 +92,9 @@ class Uploaded(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.source.names)
+
+
+class Treatment(Protocol):
+    """What is done to the uploads of a round before they are aggregated. `sent`: what the server had sent."""
+
+    def __call__(self, uploads: Uploaded, sent: State, round: int) -> Uploaded: ...

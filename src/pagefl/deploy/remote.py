@@ -56,10 +56,12 @@ class RemoteClients:
         experience: Set[str],
         settings: DeploySettings,
         say: Say,
+        compares: bool = True,
     ) -> None:
-        """`uploads`, `experience`: the names of the arrays that a node sends."""
+        """`uploads`, `experience`: the names of the arrays that a node sends. `compares`: whether one upload
+        may be refused because of the others; with privacy, clipping bounds it instead."""
         self.nodes, self.clients, self.settings, self.say = nodes, clients, settings, say
-        self.uploads, self.experience = uploads, experience
+        self.uploads, self.experience, self.compares = uploads, experience, compares
 
     def meet(self, orders: Orders) -> Answer | None:
         found = self.nodes.meet(orders)
@@ -147,7 +149,7 @@ class RemoteClients:
             for number, norm in norms.items():
                 if not np.isfinite(norm):
                     refused[number] = f"its {what} is not finite"
-                elif usual and norm > self.settings.largest_norm * usual:
+                elif self.compares and usual and norm > self.settings.largest_norm * usual:
                     refused[number] = f"its {what}'s norm is {norm:.3g}, {norm / usual:.0f} times the median"
         return refused
 

@@ -16,7 +16,7 @@ from pagefl.experiments.spec import RunSpec
 from pagefl.game.follower import Follower
 from pagefl.game.game import Game
 from pagefl.game.leaders import pays
-from pagefl.runtime import halves
+from pagefl.runtime import halves, privacy
 from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import loop
@@ -69,10 +69,12 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         half, terms = halves.server_half(begin, examples, clients), halves.terms_of(spec)
         follower = Follower(half, players.server_policy(halves.setup_of(spec, clients)), terms)
         policy = players.client_policy(halves.setup_of(spec, 1))
+        privacy.check_players(spec, follower.policy, policy)
         experience = policy.experience(np.array([0]))
         due = {name: rows.shape[1:] for name, rows in {**half.uploads, **experience}.items()}
         nodes = GridNodes(grid, spec, due, told_by(spec, pays(terms, policy)), _run_id(out), say)
-        remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
+        arrays = set(half.uploads), set(experience)
+        remote = RemoteClients(nodes, clients, *arrays, spec.deploy, say, compares=not terms.private)
         make_module = partial(task.fresh_module, spec.seed)
         # A stop takes effect at once: without its SuperLink the server would wait for the end of the round.
         return loop(

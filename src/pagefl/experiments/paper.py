@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Columns = Literal["accuracy", "clients", "personal", "convergence", "differences"]  # made by report/tables.py
-Figure = Literal["plane", "curves", "pairs"]  # drawn by report/figures.py
+Figure = Literal["plane", "curves", "pairs", "budgets"]  # drawn by report/figures.py
 PAPER_TASKS = ("synthetic", "cifar100", "tiny-imagenet", "shakespeare")
 METHODS = {  # in the order of Table 1, with the side whose convergence Table 2 reports
     "fedavg": "global",
@@ -66,6 +66,7 @@ class Panel:
     shows: tuple[Columns, ...] = ("accuracy", "differences", "clients", "personal")
     laptop: tuple[str, ...] = ()  # the tasks at laptop scale, if they are others
     beside: Mapping[str, Row] = field(default_factory=dict)  # further rows at laptop scale
+    seeds: tuple[int, ...] = ()  # at laptop scale, if they are others than the task's
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,12 @@ TABLE4_BIAS = {
     "1:10": Published(31.91, 41.55, converged=493),
 }
 FIG3 = (("p",), ("eta",), ("alpha",), ("eta", "alpha"), ("p", "eta"), ("p", "alpha"), ("p", "eta", "alpha"))
+PRIVATE = {"task.clients": 1000, "participation": 0.2, "rounds": 100, "epochs": 5, "personal.when": "never"}
+PRIVATE_METHODS: dict[str, tuple[float, dict[str, float]]] = {  # the clipping norm, and settings of its own
+    "fedavg": (2.0, {}),
+    "fedavgm": (1.0, {"algorithm.server_lr": 0.5}),
+}
+EPSILONS = (8.0, 2.0)
 FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and its label
 
 
@@ -214,6 +221,18 @@ def _skewed() -> tuple[Panel, ...]:
     )
 
 
+def _private(method: str, clip: float, own: Mapping[str, float]) -> Panel:
+    """One method with smaller and smaller privacy budgets."""
+    common = {"algorithm": method, **own, **PRIVATE}
+    budgets = {
+        f"epsilon = {epsilon:g}": Row({**common, "privacy.epsilon": epsilon, "privacy.clip": clip})
+        for epsilon in EPSILONS
+    }
+    rows = {"no privacy": Row(common), **budgets}
+    about = f"{method}, {PRIVATE['task.clients']} clients"
+    return Panel("synthetic", rows, about, ("accuracy", "differences", "clients"), seeds=(0, 1, 2))
+
+
 def _played(factors: tuple[str, ...]) -> Row:
     """Only these factors are played. The others stay as in the fixed methods."""
     return Row({"algorithm": "page", "freeze": [factor for factor in FACTORS if factor not in factors]})
@@ -258,6 +277,11 @@ TABLES: dict[str, Table] = {
                 },
             ),
         ),
+    ),
+    "privacy": Table(
+        "Accuracy against the privacy budget, with delta = 1e-5",
+        tuple(_private(method, *own) for method, own in PRIVATE_METHODS.items()),
+        figure="budgets",
     ),
     "table5": Table("Time of each part of a round of PAGE, by `pagefl bench table5`", (), figure=None),
     "fig2": Table("Accuracy and rewards of PAGE", _on_every_task(["page"]), figure="curves"),

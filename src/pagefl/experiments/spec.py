@@ -21,6 +21,7 @@ from pagefl.core.files import regular
 from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Players
 from pagefl.game.rewards import DemandRatio
+from pagefl.runtime import privacy
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 
@@ -104,6 +105,8 @@ def resolve(
     else:
         raw["task"] = _resolve_own("task", raw["task"], BUILDERS, skip=("seed",))
         of_task = TASKS[raw["task"]["name"]].run
+    if _is_private(raw) and "personal" not in raw:  # clients' hold-out losses would choose the step
+        raw["personal"] = {"when": "never"}
     if algorithm is None:
         raw |= _without_nickname(raw["algorithm"], raw["players"], raw.get("personal", {}))
     given = raw["players"] = {OLD_NAMES.get(name, name): value for name, value in raw["players"].items()}
@@ -126,12 +129,19 @@ def resolve(
         raw["algorithm"] = _resolve_own("algorithm", raw["algorithm"], ALGORITHMS, usual=played)
     changed = defaults.ALGORITHMS.get(raw["algorithm"]["name"], {})
     spec = _validate(RunSpec, {**of_task, **changed, **raw})
+    privacy.check(spec)
+    spec = spec.model_copy(update={"privacy": privacy.solved(spec)})
     wider = (
         {name: value for name, value in _reaching(spec).items() if name not in given}
         if players is None
         else {}
     )
     return spec.model_copy(update={"players": {**spec.players, **wider}}) if wider else spec
+
+
+def _is_private(raw: Raw) -> bool:
+    table = raw.get("privacy")
+    return isinstance(table, dict) and bool(table.get("epsilon"))
 
 
 def _reaching(spec: RunSpec) -> Raw:
@@ -226,12 +236,12 @@ def put(raw: Raw, name: str, value: Any) -> None:
     table, _, own = name.rpartition(".")
     if table in TABLES:
         raw[table] = {**_table(table, raw.get(table, {})), own: value}
-    elif table in ("deploy", "personal") and isinstance(given := raw.get(table, {}), dict):
+    elif table in ("deploy", "personal", "privacy") and isinstance(given := raw.get(table, {}), dict):
         raw[table] = {**given, own: value}
     elif table:
         raise UserError(
             f"{shortened(name)} = {shown(value)}: {shortened(table)} is not a table; tables are "
-            f"{', '.join(TABLES)}, personal and deploy"
+            f"{', '.join(TABLES)}, personal, privacy and deploy"
         )
     else:
         raw[name] = value

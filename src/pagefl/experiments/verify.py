@@ -37,6 +37,11 @@ def ranges_of(spec: RunSpec) -> Ranges:
 
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
     """Compute the certificate from every stage that the run has kept, and from its end."""
+    if spec.privacy.epsilon:
+        raise UserError(
+            f"privacy.epsilon = {spec.privacy.epsilon:g}: a certificate replays rounds without noise, which "
+            "no budget pays for; expected a run without privacy"
+        )
     stages, rounds_played = stages_of(directory), record.read(directory)[0]
     if not rounds_played:
         raise UserError(

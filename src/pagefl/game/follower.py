@@ -67,7 +67,9 @@ class Follower:
 
     @property
     def mean_size(self) -> float:
-        """Of the clients' training data."""
+        """Of the clients' training data; 0 if it is a secret."""
+        if self.terms.private:
+            return 0.0
         return float(np.nanmean(self.known[SIZE])) if self.everybody else self.first_mean_size
 
     @property
@@ -104,9 +106,11 @@ class Follower:
         weights = self.policy.act(round, clients, uploads)
         if "p" in self.terms.freeze:
             weights = by_size(uploads)
+        if self.terms.private:  # by what is expected: how many take part is a secret too
+            weights = np.full(len(clients), 1 / (self.terms.participation * self.half.clients))
         if not np.isfinite(weights).all():
             raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
-        self.half.aggregate(clients, weights)
+        self.half.aggregate(round, clients, weights)
         self._check_shared(round)
         paid = self.terms.rewards or rewarded(self.policy)
         asked = {"server_test": orders.judged, "game": False}

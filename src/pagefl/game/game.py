@@ -67,8 +67,9 @@ class Game:
 
     def check(self, round: int, answer: Answer) -> None:
         """Whether a round can go on without those that were quarantined."""
-        bad, left = answer.quarantined.tolist(), len(answer.clients)
-        if not bad or (left and self.follower.terms.on_bad_upload == "quarantine"):
+        bad, left, terms = answer.quarantined.tolist(), len(answer.clients), self.follower.terms
+        # With privacy, whether a run goes on must not depend on one client: its upload counts as zero.
+        if not bad or terms.private or (left and terms.on_bad_upload == "quarantine"):
             return
         names = ", ".join(map(str, bad[:5])) + ", …" * (len(bad) > 5)
         who = f"client {names}" if len(bad) == 1 else f"{len(bad)} clients ({names})"

@@ -44,7 +44,7 @@ class Orders(NamedTuple):
     sent: State  # the algorithm's
     policy: State  # the server policy's
     demand: DemandRatio
-    mean_size: float  # of the clients' training data
+    mean_size: float  # of the clients' training data; 0: it is a secret
     judged: bool = True  # accuracies on test data are wanted
     # those on whose test data the shared model is evaluated too, besides those that train
     sample: Integers = NOBODY

@@ -20,6 +20,7 @@ class Terms:
     on_bad_upload: Literal["quarantine", "stop"] = "quarantine"
     rewards: bool = False  # compute them even if no policy learns by them
     lr_decay: float = 1.0  # of every learning rate, after each round
+    private: bool = False  # all uploads weigh the same, and nobody's size matters
 
     @property
     def released(self) -> bool:

@@ -164,10 +164,36 @@ def pairs(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     return figure
 
 
+def budgets(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
+    """Accuracy against epsilon, with the standard deviation over seeds. Dashed: without privacy."""
+    figure, axes = _panels(len(blocks))
+    for axis, block in zip(axes, blocks, strict=True):
+        means = _means(block, found)
+        spent = {label: block.rows[label][0].privacy.epsilon for label in means}
+        labels = sorted((label for label in means if spent[label]), key=lambda label: spent[label])
+        x = [spent[label] for label in labels]
+        for at, side in enumerate(("global", "local")):
+            heights, errors = ([means[label][i] for label in labels] for i in (at, at + 2))
+            axis.errorbar(
+                x, heights, yerr=errors, label=side, color=COLOURS[at], marker=MARKERS[at], capsize=3
+            )
+            for label in means.keys() - set(labels):
+                axis.axhline(
+                    means[label][at], color=COLOURS[at], linestyle="--", linewidth=1, label=f"{side}, {label}"
+                )
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(x, [f"{value:g}" for value in x])
+        axis.set(xlabel="epsilon", ylabel="accuracy, %", title=block.title)
+        axis.grid(linewidth=0.4)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=4)
+    return figure
+
+
 FIGURES: dict[paper.Figure, Callable[[Sequence[Block], Sequence[Found]], Figure]] = {
     "plane": plane,
     "curves": curves,
     "pairs": pairs,
+    "budgets": budgets,
 }
 
 

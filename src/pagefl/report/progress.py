@@ -130,6 +130,8 @@ def summary(run_rounds: list[Record], console: Console) -> None:
     if last["personal_accuracy"] is not None:
         table.add_row("personal accuracy", decimal(last["personal_accuracy"]), "after the personal step")
         table.add_row("  worst tenth", decimal(last["personal_worst10"]))
+    if last["epsilon"] is not None:
+        table.add_row("epsilon spent", decimal(last["epsilon"]))
     table.add_row("time", duration(seconds), f"{seconds / len(rounds):.3g} s per round")
     console.print(table)
 

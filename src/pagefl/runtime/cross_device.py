@@ -93,8 +93,7 @@ def simulate(
     clients = Source(source, settings)
     module = task.fresh_module(settings.seed)
     begin = halves.start(module, algorithm, settings, clients.sampled["train"], say)
-    cohort = max(1, int(settings.participation * source.clients + 0.5))
-    room = min(source.clients, cohort) + len(clients.sample)
+    room = min(source.clients, largest_cohort(settings, source.clients)) + len(clients.sample)
     shared = SharedRows(folder)
     shared.check(begin.row.nbytes * room)
     present: Integers = shared([1 + room], dtype=torch.int64).numpy()
@@ -122,6 +121,12 @@ def simulate(
     largest = int(fetched.sizes.max())
     batches.check_room(min(client_half.chunk, room), largest, settings.epochs, settings.batch_size)
     return CrossDevice(server_half, client_half, block, clients.sampled, settings)
+
+
+def largest_cohort(settings: Settings, clients: int) -> int:
+    """How many may take part in a round. Of a private run, where chance decides, that is as good as sure."""
+    mean = max(1, int(settings.participation * clients + 0.5))
+    return mean if not settings.privacy.epsilon else mean + 20 + 10 * int(mean**0.5)
 
 
 def check(settings: Settings) -> None:

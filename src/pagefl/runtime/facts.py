@@ -27,6 +27,7 @@ class Facts(BaseModel, strict=True):
     gradients: dict[Literal["training", "personal"], float | None] = {}
     equilibrium: Count | None = None
     over: bool = False
+    epsilon: float = 0.0  # spent so far, of a private run
     spec: dict[str, Any] = {}
     data: dict[str, str] = {}
     records: dict[Recorded, Claim] = {}

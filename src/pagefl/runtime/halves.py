@@ -160,4 +160,5 @@ def terms_of(settings: Settings) -> Terms:
         on_bad_upload=settings.on_bad_upload,
         rewards=settings.stop == "equilibrium" or settings.reward == "weighted-local",
         lr_decay=settings.lr_decay,
+        private=settings.privacy.epsilon > 0,
     )

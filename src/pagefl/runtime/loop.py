@@ -15,20 +15,25 @@ from torch import nn
 from pagefl.core.algorithm import Algorithm
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Examples
+from pagefl.core.server import ServerHalf
 from pagefl.game.follower import KNOWN
 from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.protocol import Players
+from pagefl.trust.privacy.randomness import Simulated, System
 
 from . import binding, checkpoint, record
 from .demand import Demand
 from .directory import SPEC, STAGES, Found, RunDirectory
 from .halves import Say
+from .privacy import PrivateRun
 from .rounds import Rounds
 from .run import Observe, Run
 from .settings import Settings
 from .simulation import Simulation, one_numeric_mode, simulate
 from .task import Task
 from .workers import kept_memory, memory_errors_named
+
+LARGE_DELTA = 0.1  # times the number of clients
 
 
 def play(
@@ -84,7 +89,8 @@ def loop(
     with directory.open(say) if directory else nullcontext():
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
-        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say)
+        private = _private(settings, game.follower.half, simulation is not None, say)
+        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say, private)
         saved = simulation.saved if simulation else lambda: None
         journal = Journal(rounds, directory, bound, found, saved)
         with (
@@ -99,6 +105,8 @@ def loop(
                 f"converged in round {rounds.round}: models and pay-offs did not move for "
                 f"{settings.equilibrium_window} rounds"
             )
+        if private and rounds.over and rounds.round < settings.rounds:
+            say(private.ending())
     return Run(
         journal.records.rounds,
         journal.records.clients,
@@ -111,6 +119,17 @@ def loop(
         stopped_by=None if rounds.over else stop.asked,
         path=game.follower.half.model.how,
     )
+
+
+def _private(settings: Settings, half: ServerHalf, simulated: bool, say: Say) -> PrivateRun | None:
+    if not settings.privacy.epsilon:
+        return None
+    if settings.privacy.delta * half.clients > LARGE_DELTA:
+        say(
+            f"privacy.delta = {settings.privacy.delta:g}: with {half.clients} clients, it should be well "
+            f"below {1 / half.clients:g}"
+        )
+    return PrivateRun(settings, half, Simulated(settings.seed) if simulated else System())
 
 
 def _last(directory: RunDirectory, bound: dict[str, Any], settings: Settings, say: Say) -> Found | None:

@@ -24,7 +24,7 @@ FREE = (  # `payoffs.server` is an entry of the table `payoffs`
         "largest_weight",
         "smallest_weight",
     ),
-    *("gradients", "gradients_personal", "bytes_down", "bytes_up"),
+    *("gradients", "gradients_personal", "bytes_down", "bytes_up", "epsilon", "clip"),
     *("reward_server", "reward_clients", "payoffs.server", "payoffs.clients"),
     *("agents.clients_critic", "agents.server_critic"),
 )

@@ -18,6 +18,7 @@ from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.messages import SCORES, SIZE
 
 from .demand import Demand
+from .privacy import PrivateRun
 from .record import Record, finite
 from .settings import Settings
 from .workers import Say
@@ -36,9 +37,12 @@ class Rounds:
         demand: Demand,
         models: Models | None = None,
         say: Say = lambda message: None,
+        private: PrivateRun | None = None,
     ) -> None:
         """`models`: the models to watch if the run stops at an equilibrium."""
         self.game, self.settings, self.demand, self.models, self.say = game, settings, demand, models, say
+        self.private = private
+        self.last = min(settings.rounds, private.rounds if private else settings.rounds)
         self.round = 0
         self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
@@ -53,7 +57,7 @@ class Rounds:
     @property
     def judged(self) -> bool:
         """Whether accuracies are measured in this round."""
-        return self.round % self.settings.judge_every == 0 or self.round == self.settings.rounds
+        return self.round % self.settings.judge_every == 0 or self.round == self.last
 
     @property
     def personal(self) -> bool:
@@ -65,7 +69,7 @@ class Rounds:
 
     @property
     def over(self) -> bool:
-        return self.round >= self.settings.rounds or self.equilibrium is not None
+        return self.round >= self.last or self.equilibrium is not None
 
     def play(self) -> tuple[Record, Record]:
         started = perf_counter()
@@ -88,7 +92,7 @@ class Rounds:
 
     def state(self) -> dict[str, Tensor]:
         watch = {f"watch.{name}": value for name, value in self.watch.tensors.items()} if self.watch else {}
-        return {**self.game.state(), **watch}
+        return {**self.game.state(), **watch, **(self.private.tensors if self.private else {})}
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -97,6 +101,7 @@ class Rounds:
             "gradients": {name: finite(value) for name, value in self.gradients.items()},
             "equilibrium": self.equilibrium,
             "over": self.over,
+            **({"epsilon": self.private.account.epsilon(self.round)} if self.private else {}),
         }
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -116,6 +121,8 @@ class Rounds:
                 "the spec"
             )
         self.game.load(tensors)
+        for name, value in (self.private.tensors if self.private else {}).items():
+            value.copy_(tensors[name])
         if self.watch:
             for name, value in self.watch.tensors.items():
                 value.copy_(tensors[f"watch.{name}"])
@@ -174,8 +181,10 @@ class Rounds:
             **played.answer.absent,
             "mean_lr": finite(_mean(told.of("lr", asked))),
             "mean_epochs": finite(_mean(told.of("epochs", asked))),
-            "largest_weight": float(played.weights.max()),
-            "smallest_weight": float(played.weights.min()),
+            # in a private run, a round may have no participants
+            "largest_weight": finite(played.weights.max() if len(played.weights) else np.nan),
+            "smallest_weight": finite(played.weights.min() if len(played.weights) else np.nan),
+            **(self.private.entry(self.round) if self.private else {}),
             **{f"reward_{who}": finite(reward) for who, reward in earned.items()},
             # a player that nobody pays has none
             "payoffs": {

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pagefl.core.errors import shown
 from pagefl.core.training.options import Optimiser
 from pagefl.game.rewards import DemandRatio
+from pagefl.trust.privacy.accounting import LEAST, Accountant
 
 MOST = 10**9  # limit of every count; larger ones would overflow later
 MOST_WORKERS = 1024
@@ -18,7 +19,7 @@ NO_MATTER = (
     "deploy",
 )  # do not change a simulation's result
 # Settings that came when there were results already: a run of before counts as one with their defaults.
-LATER = ("optimiser", "groups")
+LATER = ("optimiser", "groups", "privacy")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -68,6 +69,55 @@ class PersonalSettings(BaseModel):
         description="when it is taken: after the last round, never, or every so many judged rounds and after "
         "the last one",
     )
+
+
+class PrivacySettings(BaseModel):
+    """Settings of client-level differential privacy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    epsilon: Finite = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="privacy budget of each client: the run ends before it would be passed; 0 for no privacy",
+    )
+    delta: Finite = Field(
+        1e-5,
+        gt=0,
+        lt=0.5,
+        description="probability with which epsilon may not hold; well below one over the number of clients",
+    )
+    clip: Finite = Field(
+        1.0,
+        gt=0,
+        description="norm to which a client's whole upload is clipped; with adaptive, in the first round",
+    )
+    noise: Finite = Field(
+        0.0,
+        ge=0,
+        le=1e6,
+        description="standard deviation of the noise, as a multiple of clip; 0 for the least with which all "
+        "rounds can be played",
+    )
+    adaptive: Finite = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="quantile of the uploads' norms that clip follows; 0 for a clip that stays",
+    )
+    accountant: Accountant = Field(
+        "pld",
+        description="how the cost of rounds is added up: pld (privacy loss distributions, tighter) or rdp "
+        "(Rényi divergences)",
+    )
+
+    @field_validator("noise")
+    @classmethod
+    def _enough(cls, value: float) -> float:
+        if 0 < value < LEAST:
+            raise ValueError(f"it should be 0, or at least {LEAST}, since less hides nobody")
+        return value
 
 
 class Settings(BaseModel):
@@ -190,6 +240,9 @@ class Settings(BaseModel):
         0, description="rounds between checkpoints that are kept for `pagefl verify`; 0 for none"
     )
     personal: PersonalSettings = Field(PersonalSettings(), description="settings of the personal step")
+    privacy: PrivacySettings = Field(
+        PrivacySettings(), description="settings of client-level differential privacy"
+    )
     deploy: DeploySettings = Field(DeploySettings(), description="settings of deployments")
     clients_every: Every = Field(
         1, description="rounds between records of every client's numbers; 0 for none"
@@ -235,7 +288,11 @@ class Settings(BaseModel):
     @classmethod
     def of_before(cls) -> dict[str, object]:
         """What a run had, in effect, before some settings existed: their defaults."""
-        return {name: cls.model_fields[name].default for name in LATER}
+        before = {name: cls.model_fields[name].default for name in LATER}
+        return {
+            name: value.model_dump() if isinstance(value, BaseModel) else value
+            for name, value in before.items()
+        }
 
     def shifts(self) -> list[tuple[int, DemandRatio]]:
         """The rounds from which the demand ratio changes, and its new values."""

@@ -19,7 +19,7 @@ from pagefl.game.follower import Follower
 from pagefl.game.leaders import Leaders
 from pagefl.game.protocol import Players
 
-from . import halves, paths
+from . import halves, paths, privacy
 from .halves import Say
 from .settings import Settings
 from .task import Task
@@ -50,6 +50,7 @@ class Simulation:
             # This shows a mistake in `candidates` now, not after the first round's training.
             self.server.candidates(self.clients.numbers[:1])
         own = players.client_policy(setup)
+        privacy.check_players(self.settings, policy, own)
         leaders = Leaders(self.clients, own, setup, terms, everybody=self.everybody)
         return Follower(self.server, policy, terms, everybody=self.everybody), leaders
 

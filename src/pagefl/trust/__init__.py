@@ -1,0 +1,1 @@
+"""What protects a federation from its clients, and clients from the federation."""

@@ -1,0 +1,1 @@
+"""Client-level differential privacy: whoever sees the models cannot tell whether a client took part."""
