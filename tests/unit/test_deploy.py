@@ -439,7 +439,7 @@ def test_a_client_that_begins_with_a_lie_is_turned_away(name, lie, tmp_path, mon
 
     def tell(self, answer):
         told = honest(self, answer)
-        return {**told, name: lie} if self.leaders.half.first == 3 else told
+        return {**told, name: lie} if self.leaders.first == 3 else told
 
     monkeypatch.setattr(Node, "_told", tell)
     deployed = deploy(spec_of(deploy={"patience": 0.1}), tmp_path, said)
@@ -502,7 +502,7 @@ def test_a_client_that_lies_about_its_size_is_turned_away(size, tmp_path, monkey
 
     def lie(self, answer):
         told = honest(self, answer)
-        return {**told, "size": size} if self.leaders.half.first == 3 else told
+        return {**told, "size": size} if self.leaders.first == 3 else told
 
     monkeypatch.setattr(Node, "_told", lie)
     deployed = deploy(spec_of(deploy={"patience": 0.1}), tmp_path, said)

@@ -13,6 +13,7 @@ from pagefl.core.cohort import Cohort
 from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData, Examples
 from pagefl.core.holdings import Fetched
+from pagefl.core.memory import needs
 from pagefl.core.training import batches
 from pagefl.data.source import ClientSource
 from pagefl.game.follower import Follower, sample_of
@@ -27,6 +28,7 @@ from .task import Task
 from .workers import SharedRows
 
 ROWS = "clients.rows"  # the file of what clients keep between rounds
+BYTES = 16  # in memory for each client, whether it takes part or not
 
 
 class CrossDevice(Simulation):
@@ -90,10 +92,13 @@ def simulate(
     """`folder`: for the rows that clients keep between rounds."""
     check(settings)
     paths.check_device(settings.device)
-    clients = Source(source, settings)
+    clients, cohort = Source(source, settings), largest_cohort(settings, source.clients)
     module = task.fresh_module(settings.seed)
+    width = sum(parameter.nbytes for parameter in module.parameters())
+    who = f"{source.clients} clients, of whom {cohort} take part in a round"
+    needs(BYTES * source.clients + width * cohort, who, "use fewer clients or a smaller participation")
     begin = halves.start(module, algorithm, settings, clients.sampled["train"], say)
-    room = min(source.clients, largest_cohort(settings, source.clients)) + len(clients.sample)
+    room = cohort + len(clients.sample)
     shared = SharedRows(folder)
     shared.check(begin.row.nbytes * room)
     present: Integers = shared([1 + room], dtype=torch.int64).numpy()
@@ -126,7 +131,7 @@ def simulate(
 def largest_cohort(settings: Settings, clients: int) -> int:
     """How many may take part in a round. Of a private run, where chance decides, that is as good as sure."""
     mean = max(1, int(settings.participation * clients + 0.5))
-    return mean if not settings.privacy.epsilon else mean + 20 + 10 * int(mean**0.5)
+    return min(clients, mean if not settings.privacy.epsilon else mean + 20 + 10 * int(mean**0.5))
 
 
 def check(settings: Settings) -> None:
