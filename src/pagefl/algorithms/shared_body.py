@@ -17,6 +17,9 @@ class SharedBody(Algorithm):
     def upload_state(self, row: Tensor, layout: Layout) -> State:
         return {"body": row[layout.body]}
 
+    def origin(self, sent: State, layout: Layout) -> State:
+        return {"body": sent["model"][layout.body]}
+
     def candidates(self, sent: Tensor, upload: State) -> Tensor:
         body = upload["body"]
         return torch.cat([body, sent[:, body.shape[1] :].expand(len(body), -1)], dim=1)

@@ -136,6 +136,13 @@ class Algorithm:
         rows = clients.train(clients.sent["model"])
         return Local(upload={"model": rows}, personal=rows)
 
+    def origin(self, sent: State, layout: Layout) -> State:
+        """What a client would upload that has not trained, by name; zero where there is no entry.
+
+        Norms and distances of uploads are measured from here.
+        """
+        return {"model": sent["model"]}
+
     def candidates(self, sent: Tensor, upload: State) -> Tensor:
         """The models that uploads stand for, [n, columns].
 

@@ -18,7 +18,7 @@ from .storage import Allocate
 from .training.descent import Batch
 from .training.model import Model
 from .training.stack import Stack, Training
-from .uploaded import Here, Source, Uploaded
+from .uploaded import Here, Source, Treatment, Uploaded
 
 NONE = np.empty(0, np.int64)
 GRADIENT_EXAMPLES = 500  # of which a gradient is taken at once
@@ -52,6 +52,7 @@ class ServerHalf:
         the clients. `cuts`: clients whose uploads begin another job, see `group_size`."""
         self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
         self.cuts = cuts
+        self.treatments: tuple[Treatment, ...] = ()  # of uploads, before they are aggregated
         splits = {"game": data.game, "server_test": data.test}
         self.data = {
             role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()
@@ -106,17 +107,25 @@ class ServerHalf:
         answers: list[Any] = self.run_jobs([Job("uploads", ids[part], round, role) for part in parts])
         return np.concatenate([*answers, np.empty(0)])
 
-    def aggregate(self, ids: Integers, weights: Floats) -> None:
+    def aggregate(self, ids: Integers, weights: Floats, round: int = 0) -> None:
         """The next shared state, of these clients' uploads."""
         if len(ids):
-            self.shared = self.aggregated(ids, weights)
+            self.shared = self.aggregated(ids, weights, round)
             self._send()
 
-    def aggregated(self, ids: Integers, weights: Floats) -> State:
+    def aggregated(self, ids: Integers, weights: Floats, round: int = 0) -> State:
         """What the state would become."""
-        shares = torch.from_numpy(weights).to(self.model_row)
-        after = self.algorithm.aggregate(self.shared, self.uploads_of(ids), shares, len(ids) / self.clients)
+        shares, uploads = torch.from_numpy(weights).to(self.model_row), self.uploads_of(ids)
+        for treatment in self.treatments:
+            uploads = treatment(uploads, self.origin, round)
+        after = self.algorithm.aggregate(self.shared, uploads, shares, len(ids) / self.clients)
         return checks.aggregated(self.algorithm, after, self.shared)
+
+    @property
+    def origin(self) -> State:
+        """What a client would upload that has not trained."""
+        sent = {name: rows[0] for name, rows in self.sent.items()}
+        return self.algorithm.origin(sent, self.model.layout)
 
     def gradient(self, row: Tensor, role: str) -> Tensor:
         """Of a model's mean loss on the sample of one role."""

@@ -87,3 +87,10 @@ class Uploaded(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.source.names)
+
+
+class Treatment(Protocol):
+    """What a server does with uploads before it aggregates them: a defence, or noise for privacy."""
+
+    def __call__(self, uploads: Uploaded, sent: State, round: int) -> Uploaded:
+        """`sent`: what a client would upload that has not trained, by name; zero where it has no entry."""

@@ -16,6 +16,7 @@ from pagefl.core.server import ServerHalf
 from .messages import NOBODY, SCORES, SIZE, Answer, Orders
 from .protocol import ServerPolicy, by_size, rewarded
 from .rewards import DemandRatio, reward
+from .sizes import capped
 from .terms import Terms
 from .uploads import Uploads
 
@@ -52,13 +53,17 @@ class Follower:
 
     def orders(self, round: int, demand: DemandRatio, judged: bool = True) -> Orders:
         clients = self.half.participants(round, self.terms.participation)
-        orders = self._orders(round, clients, demand, float(np.nanmean(self.known[SIZE])))
+        orders = self._orders(round, clients, demand, self._mean_size())
         return orders._replace(judged=judged, sample=self.sample if judged else NOBODY)
 
     def farewell(self, round: int) -> Orders:
         """The model that this round ended with, for everybody's personal step."""
         everybody = np.arange(self.half.clients)
-        return self._orders(round, everybody, DemandRatio(), float(np.nanmean(self.known[SIZE])))
+        return self._orders(round, everybody, DemandRatio(), self._mean_size())
+
+    def _mean_size(self) -> float:
+        sizes = self.known[SIZE]
+        return float(capped(sizes[~np.isnan(sizes)], self.terms.largest_size_share).mean())
 
     def _orders(self, round: int, clients: Integers, demand: DemandRatio, mean_size: float) -> Orders:
         sent = {name: rows[0] for name, rows in self.half.sent.items()}
@@ -82,14 +87,15 @@ class Follower:
         round, clients = orders.round, answer.clients
         self.half.receive(clients, answer.uploads)
         taught = self.policy.update(round, answer.experience) if answer.experience else None
-        uploads = Uploads(self.half, round, clients, self.known[SIZE][clients], self.role)
+        sizes = capped(self.known[SIZE][clients], self.terms.largest_size_share)
+        uploads = Uploads(self.half, round, clients, sizes, self.role)
         losses = self.policy.observe(round, clients, uploads)
         weights = self.policy.act(round, clients, uploads)
         if "p" in self.terms.freeze:
             weights = by_size(uploads)
         if not np.isfinite(weights).all():
             raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
-        self.half.aggregate(clients, weights)
+        self.half.aggregate(clients, weights, round)
         self._check_shared(round)
         paid = self.terms.rewards or rewarded(self.policy)
         asked = {"server_test": orders.judged, "game": False}

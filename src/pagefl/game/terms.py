@@ -20,6 +20,7 @@ class Terms:
     on_bad_upload: Literal["quarantine", "stop"] = "quarantine"
     rewards: bool = False  # compute them even if no policy learns by them
     lr_decay: float = 1.0  # of every learning rate, after each round
+    largest_size_share: float = 1.0  # of all examples, that one client's claim counts for
 
     @property
     def released(self) -> bool:

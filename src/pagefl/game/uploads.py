@@ -44,5 +44,5 @@ class Uploads:
 
     def slope(self, weights: Floats) -> Floats:
         """By how much the shared model's loss would rise with each weight, if these were the weights."""
-        model = self.half.aggregated(self.clients, weights)["model"]
+        model = self.half.aggregated(self.clients, weights, self.round)["model"]
         return (self.rows @ self.half.gradient(model, self.role)).double().numpy()

@@ -64,7 +64,7 @@ def check_settings(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path)
             f"{spec}: {_some(missing)} is missing, so it is not the complete spec of this run; restore "
             "the file"
         )
-    made, found = ({**Settings.of_before(), **values} for values in (made, found))
+    made, found = ({**_flat(Settings.of_before()), **values} for values in (made, found))
     if changed := [name for name in made if _table(name) not in MAY_CHANGE and found[name] != made[name]]:
         new, old = (
             _some([f"{name} = {json.dumps(values[name])}" for name in changed]) for values in (found, made)

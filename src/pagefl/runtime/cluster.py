@@ -23,6 +23,7 @@ from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError, shortened
 from pagefl.core.examples import ClientData, Examples, ServerData, Splits
 from pagefl.core.memory import available
+from pagefl.trust.attacks import ON_UPLOADS
 
 from . import halves, paths
 from .halves import Say, Start
@@ -397,6 +398,11 @@ class ClusterSimulation(Simulation):
 def simulate(task: Task, algorithm: Algorithm, settings: Settings, say: Say) -> ClusterSimulation:
     if settings.device != "cpu":
         raise UserError(f"device = {settings.device}: executor = ray trains on CPUs; expected cpu")
+    if settings.attack.name in ON_UPLOADS:
+        raise UserError(
+            f"attack.name = {settings.attack.name}: executor = ray cannot replace uploads, which lie with "
+            "its actors; expected executor = local, or attack.name = labelflip"
+        )
     paths.check_device(settings.device)
     data = split(task, settings)
     module = task.fresh_module(settings.seed)

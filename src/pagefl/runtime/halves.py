@@ -23,6 +23,7 @@ from pagefl.core.training.model import Model
 from pagefl.core.training.stack import Training
 from pagefl.game.protocol import Setup
 from pagefl.game.terms import Terms
+from pagefl.trust.defence import Defence
 
 from . import paths
 from .settings import Settings
@@ -123,7 +124,7 @@ def server_half(
     uploads: State | None = None,
     allocate: Allocate = torch.zeros,
 ) -> ServerHalf:
-    return ServerHalf(
+    half = ServerHalf(
         begin.model,
         begin.algorithm,
         data,
@@ -135,6 +136,14 @@ def server_half(
         cuts=cuts_of(begin, clients),
         allocate=allocate,
     )
+    if (defence := defence_of(begin.settings)) != Defence(seed=defence.seed):
+        half.treatments += (defence,)
+    return half
+
+
+def defence_of(settings: Settings) -> Defence:
+    own = settings.defence.model_dump(exclude={"largest_size_share"})
+    return Defence(**own, seed=settings.seed)
 
 
 def setup_of(settings: Settings, clients: int, first: int = 0) -> Setup:
@@ -154,4 +163,5 @@ def terms_of(settings: Settings) -> Terms:
         on_bad_upload=settings.on_bad_upload,
         rewards=settings.stop == "equilibrium" or settings.reward == "weighted-local",
         lr_decay=settings.lr_decay,
+        largest_size_share=settings.defence.largest_size_share,
     )

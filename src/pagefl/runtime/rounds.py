@@ -17,6 +17,7 @@ from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.messages import SCORES, SIZE
 
 from .demand import Demand
+from .hostile import hostile_clients
 from .record import Record, finite
 from .settings import Settings
 from .workers import Say
@@ -42,6 +43,9 @@ class Rounds:
         self.payoffs = {"server": 0.0, "clients": 0.0}
         self.gradients = {"training": 0.0, "personal": 0.0}  # evaluated so far, in examples
         game.meet()
+        # accuracies are those of honest clients
+        self.honest = np.ones(game.follower.half.clients, bool)
+        self.honest[hostile_clients(settings, len(self.honest))] = False
         tolerances = Tolerances(
             settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs
         )
@@ -134,7 +138,8 @@ class Rounds:
 
     def _entry(self, played: Round, seconds: float) -> Record:
         told, asked = played.answer.told, played.orders.clients
-        met = ~np.isnan(self.game.follower.known[SIZE])  # some clients of a deployment may be missing
+        # some clients of a deployment may be missing
+        met = ~np.isnan(self.game.follower.known[SIZE]) & self.honest
         known = {name: values[met] for name, values in self.game.follower.known.items()}
         local = known["test_accuracy"] if played.orders.judged else np.full(1, np.nan)
         worst = np.sort(local)[: max(1, len(local) // 10)]
@@ -158,7 +163,7 @@ class Rounds:
             "global_accuracy": finite(played.test[1]),
             "global_loss": finite(played.test[0]),
             "local_accuracy": finite(local.mean()),
-            "local_accuracy_before": finite(_mean(told["before_accuracy"])),
+            "local_accuracy_before": finite(_mean(told["before_accuracy"][self.honest])),
             "local_loss": finite(known["test_loss"].mean() if played.orders.judged else np.nan),
             "local_std": finite(local.std()),
             "local_worst10": finite(worst.mean()),
@@ -167,6 +172,7 @@ class Rounds:
             "participants": len(played.answer.clients),
             "quarantined": len(played.answer.quarantined),
             **played.answer.absent,
+            **self._attacked(played),
             "mean_lr": finite(_mean(told["lr"][asked])),
             "mean_epochs": finite(_mean(told["epochs"][asked])),
             "largest_weight": float(played.weights.max()),
@@ -189,6 +195,11 @@ class Rounds:
             "seconds": seconds,
         }
 
+    def _attacked(self, played: Round) -> Record:
+        if self.settings.attack.name == "none":
+            return {}
+        return {"hostile": int((~self.honest[played.answer.clients]).sum())}
+
     def _personal_step(self, seconds: float) -> tuple[Step, Tuned]:
         """`seconds`: of the round before it."""
         if seconds > PATIENCE:
@@ -199,7 +210,9 @@ class Rounds:
 
     def _personal_entry(self, step: Step | None, tuned: Tuned | None) -> Record:
         """Null in rounds without a personal step, but for the gradients so far."""
-        known = np.full(1, np.nan) if tuned is None else tuned.accuracy[~np.isnan(tuned.accuracy)]
+        known = np.full(1, np.nan)
+        if tuned is not None:
+            known = tuned.accuracy[~np.isnan(tuned.accuracy) & self.honest]
         worst = np.sort(known)[: max(1, len(known) // 10)]
         return {
             "personal_accuracy": finite(_mean(known)),
@@ -227,7 +240,8 @@ class Rounds:
             **states,
         }
         trained = np.isin(np.arange(len(told["lr"])), clients).tolist()
-        return {"round": self.round, "trained": trained} | {
+        hostile = {} if self.honest.all() else {"hostile": (~self.honest).tolist()}
+        return {"round": self.round, "trained": trained, **hostile} | {
             name: [finite(value) for value in values] for name, values in columns.items()
         }
 

@@ -18,7 +18,7 @@ NO_MATTER = (
     "deploy",
 )  # do not change a simulation's result
 # Settings that came when there were results already: a run of before counts as one with their defaults.
-LATER = ("optimiser", "groups")
+LATER = ("optimiser", "groups", "defence", "attack")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -67,6 +67,63 @@ class PersonalSettings(BaseModel):
         "end",
         description="when it is taken: after the last round, never, or every so many judged rounds and after "
         "the last one",
+    )
+
+
+class DefenceSettings(BaseModel):
+    """Settings of the server's defence against hostile clients."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Literal[
+        "none",
+        "clip",
+        "median",
+        "trimmed-mean",
+        "geometric-median",
+        "krum",
+        "multi-krum",
+        "centred-clipping",
+    ] = Field("none", description="rule by which uploads are aggregated in place of the weighted mean")
+    before: Literal["none", "nnm", "bucketing"] = Field(
+        "none",
+        description="what is done to uploads before: each is mixed with its nearest neighbours, or some are "
+        "averaged at random",
+    )
+    share: Finite = Field(
+        0.2, ge=0, lt=0.5, description="share of clients that may be hostile, where a rule needs to know it"
+    )
+    bound: Finite = Field(
+        1.0,
+        gt=0,
+        description="largest norm of an update, as a multiple of the round's median, of clip and "
+        "centred-clipping",
+    )
+    steps: int = Field(3, ge=1, le=1000, description="steps of geometric-median and centred-clipping")
+    bucket: int = Field(2, ge=1, le=MOST, description="uploads that bucketing averages")
+    largest_size_share: Finite = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="largest share of all training examples that one client's claim counts for; larger "
+        "claims are cut",
+    )
+
+
+class AttackSettings(BaseModel):
+    """Settings of simulated hostile clients."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Literal[
+        "none", "signflip", "scale", "gaussian", "labelflip", "alie", "ipm", "mimic", "collude"
+    ] = Field("none", description="what hostile clients do")
+    share: Finite = Field(0.2, ge=0, lt=1, description="share of all clients that are hostile")
+    factor: Finite = Field(
+        -10.0, description="of scale: by what updates are multiplied; of gaussian: how long the noise is"
+    )
+    strength: Finite = Field(
+        0.0, ge=0, description="of alie and ipm; 0 for the one that does most harm to the defence in use"
     )
 
 
@@ -191,6 +248,10 @@ class Settings(BaseModel):
     )
     personal: PersonalSettings = Field(PersonalSettings(), description="settings of the personal step")
     deploy: DeploySettings = Field(DeploySettings(), description="settings of deployments")
+    defence: DefenceSettings = Field(
+        DefenceSettings(), description="settings of the defence against hostile clients"
+    )
+    attack: AttackSettings = Field(AttackSettings(), description="settings of simulated hostile clients")
     clients_every: Every = Field(
         1, description="rounds between records of every client's numbers; 0 for none"
     )
@@ -235,7 +296,11 @@ class Settings(BaseModel):
     @classmethod
     def of_before(cls) -> dict[str, object]:
         """What a run had, in effect, before some settings existed: their defaults."""
-        return {name: cls.model_fields[name].default for name in LATER}
+        defaults = {name: cls.model_fields[name].default for name in LATER}
+        return {
+            name: value.model_dump() if isinstance(value, BaseModel) else value
+            for name, value in defaults.items()
+        }
 
     def shifts(self) -> list[tuple[int, DemandRatio]]:
         """The rounds from which the demand ratio changes, and its new values."""
