@@ -33,7 +33,9 @@ def uploads(seed: int, clients: int = CLIENTS) -> dict[str, torch.Tensor]:
 
 
 def whole(held: dict[str, torch.Tensor], origin: torch.Tensor) -> np.ndarray:
-    return np.concatenate([held["model"].numpy() - origin.numpy(), held["control"].flatten(1).numpy()], axis=1)
+    return np.concatenate(
+        [held["model"].numpy() - origin.numpy(), held["control"].flatten(1).numpy()], axis=1
+    )
 
 
 def norm_of_median(vectors: np.ndarray) -> float:
@@ -95,7 +97,10 @@ def test_as_byzfl(byzfl, name, before):
         )
         weights = torch.full([count], 2.5 / count, dtype=torch.float64)  # their sum is a factor
         found = np.concatenate(
-            [(ours.sum("model", weights) / 2.5 - origin).numpy(), (ours.sum("control", weights) / 2.5).flatten()]
+            [
+                (ours.sum("model", weights) / 2.5 - origin).numpy(),
+                (ours.sum("control", weights) / 2.5).flatten(),
+            ]
         )
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
@@ -124,7 +129,9 @@ def test_what_weights_do_where_clients_are_counted():
         for name in ("trimmed-mean", "multi-krum", "krum")
     }
     # one of five is cut on each side; krum's nearest three of each: 2 has 1, 3 and 0 around it
-    assert found == pytest.approx({"trimmed-mean": (1 + 2 * 2 + 3) / 4, "multi-krum": (1 + 4 + 3) / 5, "krum": 1})
+    assert found == pytest.approx(
+        {"trimmed-mean": (1 + 2 * 2 + 3) / 4, "multi-krum": (1 + 4 + 3) / 5, "krum": 1}
+    )
 
 
 def test_single_rows_are_cut_to_what_others_told():

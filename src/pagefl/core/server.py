@@ -25,10 +25,14 @@ GRADIENT_EXAMPLES = 500  # of which a gradient is taken at once
 
 
 class Job(NamedTuple):
-    kind: str  # "uploads", or the split on which the shared model is evaluated
+    kind: str  # "uploads", "effects" of uploads, or the split on which the shared model is evaluated
     ids: Integers  # of clients, or of blocks of the server's examples
     round: int
     role: str = ""  # of uploads: the split on which they are evaluated
+
+    @property
+    def of_uploads(self) -> bool:
+        return self.kind in ("uploads", "effects")
 
 
 class ServerHalf:
@@ -73,6 +77,7 @@ class ServerHalf:
             }
         self.uploads = uploads
         self.source: Source = Here(uploads)
+        self.slope: tuple[Tensor, Tensor] | None = None  # a shared model, and the gradient of its loss
         self._send()
 
     @property
@@ -106,6 +111,12 @@ class ServerHalf:
         parts = pieces(ids, cuts, self.model.chunk)
         answers: list[Any] = self.run_jobs([Job("uploads", ids[part], round, role) for part in parts])
         return np.concatenate([*answers, np.empty(0)])
+
+    def effects(self, round: int, ids: Integers, role: str) -> Floats:
+        """How far each of these uploads has moved, and by how much it lowers the loss, to first order."""
+        parts = pieces(ids, self.source.cuts, EVALUATED_TOGETHER)
+        answers: list[Any] = self.run_jobs([Job("effects", ids[part], round, role) for part in parts])
+        return np.concatenate([*answers, np.empty((0, 2))])
 
     def aggregate(self, ids: Integers, weights: Floats, round: int = 0) -> None:
         """The next shared state, of these clients' uploads."""
@@ -154,6 +165,8 @@ class ServerHalf:
 
     def work(self, job: Job) -> object:
         """What a worker does."""
+        if job.kind == "effects":
+            return self._effects(job)
         if job.kind == "uploads":
             return self.model.accuracies(self.candidates(job.ids), self.samples[job.role])
         rows = self.sent["model"]
@@ -162,6 +175,16 @@ class ServerHalf:
                 self.algorithm, self.algorithm.adapt(self._alone(job.round)), 1, self.model.layout.width
             )
         return self.model.score(rows, self.data[job.kind], torch.from_numpy(job.ids))
+
+    def _effects(self, job: Job) -> Floats:
+        sent = self.sent["model"][0]
+        if self.slope is None or not torch.equal(self.slope[0], sent):  # once a round in each process
+            self.slope = sent.clone(), self.gradient(sent, job.role)
+        found = torch.empty(len(job.ids), 2, dtype=torch.float64)
+        for i, row in enumerate(self.candidates(job.ids)):  # one by one: the same bits in pieces of any size
+            moved = row - sent
+            found[i] = torch.stack([moved.norm(), -(moved @ self.slope[1])])
+        return found.numpy()
 
     def state(self) -> State:
         """Everything that a round changes, as views."""

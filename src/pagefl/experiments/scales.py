@@ -53,7 +53,7 @@ def experiment(name: str, scale: Scale) -> Experiment:
 def _block(panel: Panel, task: str, scale: Scale) -> Block:
     wanted = {**panel.rows, **(panel.beside if scale == "laptop" else {})}
     able = {label: row for label, row in wanted.items() if _fits(row.settings["algorithm"], task)}
-    rows = {label: _runs(task, row.settings, scale) for label, row in able.items()}
+    rows = {label: _runs(task, row.settings, scale, panel.seeds) for label, row in able.items()}
     published = {label: row.published for label, row in able.items() if row.published}
     title = task if task == panel.task else f"{task} (paper: {panel.task})"
     return Block(f"{title}, {panel.about}" if panel.about else title, task, rows, published, panel.shows)
@@ -65,10 +65,12 @@ def _fits(method: str, task: str) -> bool:
     return not (TASKS[task].logistic and ALGORITHMS[algorithm].needs_body)
 
 
-def _runs(task: str, settings: Mapping[str, Any], scale: Scale) -> list[RunSpec]:
-    """One run per seed, at this scale."""
+def _runs(
+    task: str, settings: Mapping[str, Any], scale: Scale, wanted: tuple[int, ...] = ()
+) -> list[RunSpec]:
+    """One run per seed, at this scale. `wanted`: the seeds, if they are others than the task's."""
     small = TASKS[task].small
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds = wanted or (0, 1, 2)
     smaller: dict[str, Any] = {}
     if scale == "smoke":
         seeds = (0, 1)
@@ -76,7 +78,7 @@ def _runs(task: str, settings: Mapping[str, Any], scale: Scale) -> list[RunSpec]
         if small and "per_client" in small.task:
             smaller["task.per_client"] = 40
     elif scale == "laptop":
-        seeds = (0,) if settings.get("task.clients", 0) > 100 else TASKS[task].seeds
+        seeds = wanted or ((0,) if settings.get("task.clients", 0) > 100 else TASKS[task].seeds)
         if TASKS[task].run["epochs"] == 1:
             usual = ONE_EPOCH.get(settings["algorithm"], {})
             smaller = {name: value for name, value in usual.items() if name not in settings}

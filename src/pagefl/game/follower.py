@@ -95,7 +95,8 @@ class Follower:
             weights = by_size(uploads)
         if not np.isfinite(weights).all():
             raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
-        self.half.aggregate(clients, weights, round)
+        counted = weights > 0  # whoever has no weight is as absent
+        self.half.aggregate(clients[counted], weights[counted], round)
         self._check_shared(round)
         paid = self.terms.rewards or rewarded(self.policy)
         asked = {"server_test": orders.judged, "game": False}

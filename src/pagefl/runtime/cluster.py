@@ -100,7 +100,7 @@ class Actor:
     def _work(self, job: jobs.Job | server.Job) -> object:
         if isinstance(job, jobs.Job):
             return self.block.work(job._replace(ids=job.ids - self.block.first))
-        if job.kind == "uploads":
+        if job.of_uploads:
             job = job._replace(ids=job.ids - self.block.first)
         return self.server.work(job)
 
@@ -204,7 +204,7 @@ class RayBlocks:
         """The server's own evaluations: of uploads where they are, of the shared model anywhere."""
         self.receive({name: rows[0] for name, rows in sent.items()})
         owners = [
-            self._owner(int(job.ids[0])) if job.kind == "uploads" else number % len(self.actors)
+            self._owner(int(job.ids[0])) if job.of_uploads else number % len(self.actors)
             for number, job in enumerate(wanted)
         ]
         return self._run(wanted, owners)

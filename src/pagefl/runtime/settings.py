@@ -115,9 +115,9 @@ class AttackSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: Literal[
-        "none", "signflip", "scale", "gaussian", "labelflip", "alie", "ipm", "mimic", "collude"
-    ] = Field("none", description="what hostile clients do")
+    name: Literal["none", "signflip", "scale", "gaussian", "labelflip", "alie", "ipm", "mimic", "collude"] = (
+        Field("none", description="what hostile clients do")
+    )
     share: Finite = Field(0.2, ge=0, lt=1, description="share of all clients that are hostile")
     factor: Finite = Field(
         -10.0, description="of scale: by what updates are multiplied; of gaussian: how long the noise is"

@@ -1,4 +1,4 @@
-"""Defence: robust means in place of weighted sums, so that every algorithm which adds uploads up is robust."""
+"""Defence: robust means in place of weighted sums, so that every algorithm that adds uploads up is robust."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -39,14 +39,12 @@ class Defence:
         return min(ceil(self.share * count - 1e-9), (count - 1) // 2)
 
     def shares(self, updates: Updates, weights: Floats, ids: Integers, round: int) -> Floats:
-        """The result as weights of the clients' updates. Of rules that look at each column: None such."""
+        """The result as weights of the clients' updates, by a rule that looks at whole updates."""
         mix, gram, own = self._mixed(updates, weights, ids, round)
         found = OF_UPDATES[self.name](gram, own, self._numbers(len(weights), len(own)))
         return found if mix is None else np.asarray(found @ mix)
 
-    def of_columns(
-        self, updates: Updates, name: str, weights: Floats, ids: Integers, round: int
-    ) -> Tensor:
+    def of_columns(self, updates: Updates, name: str, weights: Floats, ids: Integers, round: int) -> Tensor:
         """One array of the result, flat, by a rule that looks at each column."""
         mix, _, own = self._mixed(updates, weights, ids, round)
         numbers, rule = self._numbers(len(weights), len(own)), OF_COLUMNS[self.name]
@@ -71,7 +69,7 @@ class Defence:
     def _mixed(
         self, updates: Updates, weights: Floats, ids: Integers, round: int
     ) -> tuple[Floats | None, Floats, Floats]:
-        """How updates are mixed (None: not at all), and the inner products and weights of what comes of it."""
+        """How updates are mixed (None: not at all), and the inner products and weights of the result."""
         if self.before == "none":
             return None, NOTHING if self.name in OF_COLUMNS else updates.gram, weights
         if self.before == "nnm":
@@ -111,7 +109,7 @@ class Defended(Uploaded):
         return moved if origin is None else moved + total * (1 - float(shares.sum())) * origin
 
     def __getitem__(self, name: str) -> Tensor:
-        """Single rows, without extremes: what the most hostile clients can tell, an honest one has told too."""
+        """Single rows, without extremes: no hostile client can tell more than an honest one has told."""
         rows, cut = self.uploads[name], self.defence.hostile(len(self.ids))
         if not cut:
             return rows

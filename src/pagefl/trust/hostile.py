@@ -103,7 +103,9 @@ class Attacked:
         if not bad.any():
             return rows
         rows = rows.clone()
-        rows[torch.from_numpy(bad)] = self.made[name][torch.from_numpy(np.searchsorted(self.hostile, ids[bad]))]
+        rows[torch.from_numpy(bad)] = self.made[name][
+            torch.from_numpy(np.searchsorted(self.hostile, ids[bad]))
+        ]
         return rows
 
     def sum(self, name: str, ids: Integers, weights: Tensor) -> Tensor:

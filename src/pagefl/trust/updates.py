@@ -16,7 +16,7 @@ class Updates:
     """A client's update is the whole of its upload: all arrays, one after the other."""
 
     def __init__(self, uploads: Mapping[str, Tensor], origin: State) -> None:
-        """`uploads`: a row for each client. `origin`: what is subtracted from them, where there is an entry."""
+        """`uploads`: a row for each client. `origin`: what is subtracted, where there is an entry."""
         self.uploads, self.origin = uploads, origin
 
     def columns(self, name: str) -> Iterator[Tensor]:

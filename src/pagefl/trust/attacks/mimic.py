@@ -7,6 +7,6 @@ from .scene import Scene
 
 
 def mimic(scene: Scene) -> Tensor:
-    """All send the update of the honest client that is furthest from the others' mean: it counts many times."""
+    """All send the update of the honest client that is furthest from the mean: it counts many times."""
     far = (scene.honest - scene.honest.mean(0)).norm(dim=1).argmax()
     return scene.honest[far].expand_as(scene.own)

@@ -18,4 +18,6 @@ class Scene(NamedTuple):
     seed: int
     factor: float
     strength: float  # 0: whatever does most harm
-    aggregated: Callable[[Tensor], Tensor]  # what the server makes of it if all hostile clients send this update
+    aggregated: Callable[
+        [Tensor], Tensor
+    ]  # what the server makes of it if all hostile clients send this update

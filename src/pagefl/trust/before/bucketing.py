@@ -7,7 +7,7 @@ from pagefl.core.arrays import Floats, Integers
 
 
 def buckets(order: Integers, weights: Floats, size: int) -> Floats:
-    """[buckets, clients]: the weighted mean of some updates each. `order`: of the clients, drawn at random."""
+    """[buckets, clients]: the weighted mean of some updates each. `order`: of the clients, as drawn."""
     count = len(order)
     mix = np.zeros((-(-count // size), count))
     mix[np.arange(count) // size, order] = np.maximum(weights, 1e-300)[order]

@@ -1,5 +1,5 @@
-"""Nearest-neighbour mixing. Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by Mixing: A Recipe
-for Optimal Byzantine ML under Heterogeneity. AISTATS 2023."""
+"""Nearest-neighbour mixing. Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by Mixing: A
+Recipe for Optimal Byzantine ML under Heterogeneity. AISTATS 2023."""
 
 import numpy as np
 
