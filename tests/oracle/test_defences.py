@@ -1,8 +1,5 @@
 """Every defence against ByzFL, which has none of our weights: with equal weights, both must agree."""
 
-import sys
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
@@ -12,14 +9,6 @@ from pagefl.trust.defence import Defence
 
 CLIENTS, HOSTILE = 11, 2
 EQUAL = torch.full([CLIENTS], 1 / CLIENTS, dtype=torch.float64)
-
-
-@pytest.fixture(scope="module")
-def byzfl():
-    """Without its benchmarks: they need torchvision, whose builds rarely fit the torch that is here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "byzfl.benchmark", ModuleType("byzfl.benchmark"))
-        yield pytest.importorskip("byzfl")
 
 
 def uploads(seed: int, clients: int = CLIENTS) -> dict[str, torch.Tensor]:

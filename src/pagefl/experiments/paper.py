@@ -186,8 +186,13 @@ DEFENCES: dict[str, dict[str, Any]] = {
         "defence.before": "nnm",
     },
 }
-ATTACKED: dict[str, Any] = {"algorithm": "fedavg", "players": "page-shared", "rounds": 60}
-FEW = ("scale", "labelflip", "collude")  # attacks of the maps
+ATTACKED: dict[str, Any] = {
+    "algorithm": "fedavg",
+    "players": "page-shared",
+    "rounds": 60,
+    "personal.when": "never",
+}
+FEW = ("scale", "collude")  # attacks of the maps
 FIG3 = (("p",), ("eta",), ("alpha",), ("eta", "alpha"), ("p", "eta"), ("p", "alpha"), ("p", "eta", "alpha"))
 FACTORS = {"p": "p", "eta": "lr", "alpha": "epochs"}  # what players choose, and its label
 
@@ -269,7 +274,7 @@ def _maps() -> tuple[Panel, ...]:
             attack__share=share,
         )
         for beta in (0.0, 1.0, 2.0)
-        for share in (0.0, 0.1, 0.2, 0.4)
+        for share in (0.0, 0.2, 0.4)
     )
 
 
@@ -319,15 +324,14 @@ TABLES: dict[str, Table] = {
         ),
     ),
     "robustness": Table(
-        "Hostile clients: a fifth of 50, 60 rounds, global accuracy",
+        "Hostile clients: a fifth of all, 60 rounds",
         (
+            _attacked("synthetic", (LEARNED,), ATTACKS, (0, 1, 2, 3, 4), "five seeds", task__clients=50),
             _attacked(
-                "synthetic", (LEARNED, "no defence"), ATTACKS, (0, 1, 2, 3, 4), "five seeds", task__clients=50
+                "synthetic", ("no defence",), ("none",), (0, 1, 2, 3, 4), "five seeds", task__clients=50
             ),
-            _attacked("synthetic", tuple(DEFENCES)[2:], ATTACKS, (0,), "one seed", task__clients=50),
-            _attacked(
-                "digits", (LEARNED, "no defence", "trimmed-mean"), ATTACKS, (0,), "20 clients, one seed"
-            ),
+            _attacked("synthetic", tuple(DEFENCES)[1:], ATTACKS, (0,), "one seed", task__clients=50),
+            _attacked("digits", (LEARNED, "no defence", "trimmed-mean"), ATTACKS, (0,), "one seed"),
             *_maps(),
         ),
         figure="attacks",

@@ -6,9 +6,12 @@ from pagefl.core.arrays import Floats
 
 
 def capped(sizes: Floats, share: float) -> Floats:
-    """The claims, none of them more than this share of their sum; all alike if they are too few for that."""
+    """The claims, none of them more than this share of their sum; all alike if they are too few for that.
+
+    Of two clients, either may have most of the data: nothing is cut.
+    """
     count = len(sizes)
-    if share >= 1 or not count or sizes.max() <= share * sizes.sum():
+    if count <= 2 or sizes.max() <= share * sizes.sum():
         return sizes
     ordered = np.sort(sizes)[::-1]
     for cut in range(1, count):

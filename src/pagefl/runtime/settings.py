@@ -102,11 +102,11 @@ class DefenceSettings(BaseModel):
     steps: int = Field(3, ge=1, le=1000, description="steps of geometric-median and centred-clipping")
     bucket: int = Field(2, ge=1, le=MOST, description="uploads that bucketing averages")
     largest_size_share: Finite = Field(
-        1.0,
+        0.5,
         gt=0,
         le=1,
-        description="largest share of all training examples that one client's claim counts for; larger "
-        "claims are cut",
+        description="largest share of a round's training examples that one of three or more clients counts "
+        "for; a larger claim is cut",
     )
 
 

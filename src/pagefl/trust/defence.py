@@ -73,7 +73,8 @@ class Defence:
         if self.before == "none":
             return None, NOTHING if self.name in OF_COLUMNS else updates.gram, weights
         if self.before == "nnm":
-            mix, own = nearest_neighbours(updates.gram, weights, self.hostile(len(weights))), weights
+            mix = nearest_neighbours(updates.gram, weights, self.hostile(len(weights)))
+            own = np.full(len(weights), 1 / len(weights))  # weights are in the means already
         else:
             # by the clients' numbers: the draw does not depend on the order in which they are listed
             keys = rng.keys(self.seed, "buckets", round, ids.tolist())

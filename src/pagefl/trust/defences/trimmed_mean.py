@@ -7,7 +7,7 @@ from pagefl.trust.geometry import Numbers
 
 
 def trimmed_mean(columns: Tensor, weights: Tensor, numbers: Numbers) -> Tensor:
-    """The weighted mean of each column, without its largest and smallest values: as many as may be hostile."""
+    """The weighted mean of each column, without as many of its largest and smallest as may be hostile."""
     values, order = columns.sort(dim=0, stable=True)
     kept = slice(numbers.hostile, len(values) - numbers.hostile)
     values, own = values[kept], weights[order[kept]].clamp(min=1e-300)  # should all weights that stay be zero
