@@ -22,6 +22,7 @@ from pagefl.report.html import last_clients
 from pagefl.runtime import binding, checkpoint, demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
+from pagefl.runtime.hostile import check_not_attacked
 from pagefl.runtime.loop import play
 from pagefl.runtime.own_files import check_own_files
 from pagefl.runtime.run import Observe, Run
@@ -202,6 +203,7 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
             f"privacy.epsilon = {first.privacy.epsilon:g}: an environment shows agents what single clients "
             "did; expected 0"
         )
+    check_not_attacked(first, "an environment")
 
     def make(seed: int) -> Any:
         own = first.model_copy(update={"seed": seed})

@@ -98,9 +98,8 @@ def federation(name: str, **own: object) -> Federation:
 
 def released(made: Federation, ids: np.ndarray, norm: Norm, randomness: object, round: int = 1) -> dict:
     half = made.server
-    treat = Mechanism(half.algorithm, half.model.layout, norm, SHARE, randomness)
-    sent = {name: rows[0] for name, rows in half.sent.items()}
-    return treat(half.uploads_of(ids), sent, round).means
+    treat = Mechanism(half.algorithm, norm, SHARE, randomness)
+    return treat(half.uploads_of(ids), half.origin, round).means
 
 
 def moved_by_client_2(made: Federation) -> float:

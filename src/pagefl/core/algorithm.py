@@ -127,13 +127,6 @@ class Algorithm:
         """What the server sends to every client."""
         return {"model": server["model"]}
 
-    def origin(self, sent: State, layout: Layout) -> State:
-        """Where the parts of an upload started from, by name; a part that is not named started from zero.
-
-        What a client has added to it is what clipping and noise act on.
-        """
-        return {"model": sent["model"]}
-
     def adapt(self, clients: Clients) -> Tensor:
         """The shared model as it is fitted to these clients before it is evaluated on their data."""
         return clients.sent["model"]
@@ -142,6 +135,13 @@ class Algorithm:
         """One round of the clients."""
         rows = clients.train(clients.sent["model"])
         return Local(upload={"model": rows}, personal=rows)
+
+    def origin(self, sent: State, layout: Layout) -> State:
+        """What a client would upload that has not trained, by name; zero where there is no entry.
+
+        Norms and distances of uploads are measured from here, and so is what clipping and noise act on.
+        """
+        return {"model": sent["model"]}
 
     def candidates(self, sent: Tensor, upload: State) -> Tensor:
         """The models that uploads stand for, [n, columns].

@@ -26,10 +26,14 @@ Chances = Callable[[int, int], Floats]  # (round, clients) -> a number from 0 to
 
 
 class Job(NamedTuple):
-    kind: str  # "uploads", or the split on which the shared model is evaluated
+    kind: str  # "uploads", "effects" of uploads, or the split on which the shared model is evaluated
     ids: Integers  # of clients, or of blocks of the server's examples
     round: int
     role: str = ""  # of uploads: the split on which they are evaluated
+
+    @property
+    def of_uploads(self) -> bool:
+        return self.kind in ("uploads", "effects")
 
 
 class ServerHalf:
@@ -55,6 +59,7 @@ class ServerHalf:
         the clients. `cuts`: clients whose uploads begin another job, see `group_size`."""
         self.model, self.algorithm, self.training, self.clients = model, algorithm, training, clients
         self.cuts = cuts
+        self.treatments: tuple[Treatment, ...] = ()  # of uploads, before they are aggregated
         splits = {"game": data.game, "server_test": data.test}
         self.data = {
             role: examples.of_type(row.dtype, "server").to(model.device) for role, examples in splits.items()
@@ -75,9 +80,9 @@ class ServerHalf:
             }
         self.uploads = uploads
         self.source: Source = Here(uploads) if places is None else Here(uploads, places)
-        self.treatments: tuple[Treatment, ...] = ()
         # set: each client takes part or not on its own, and a round may have nobody
         self.chances: Chances | None = None
+        self.slope: tuple[Tensor, Tensor] | None = None  # a shared model, and the gradient of its loss
         self._send()
 
     @property
@@ -114,6 +119,12 @@ class ServerHalf:
         answers: list[Any] = self.run_jobs([Job("uploads", ids[part], round, role) for part in parts])
         return np.concatenate([*answers, np.empty(0)])
 
+    def effects(self, round: int, ids: Integers, role: str) -> Floats:
+        """How far each of these uploads has moved, and by how much it lowers the loss, to first order."""
+        parts = pieces(ids, self.source.cuts, EVALUATED_TOGETHER)
+        answers: list[Any] = self.run_jobs([Job("effects", ids[part], round, role) for part in parts])
+        return np.concatenate([*answers, np.empty((0, 2))])
+
     def aggregate(self, round: int, ids: Integers, weights: Floats) -> None:
         """The next shared state, of these clients' uploads."""
         if len(ids) or self.chances is not None:
@@ -122,13 +133,18 @@ class ServerHalf:
 
     def aggregated(self, round: int, ids: Integers, weights: Floats) -> State:
         """What the state would become."""
-        uploads, sent = self.uploads_of(ids), {name: rows[0] for name, rows in self.sent.items()}
+        uploads, shares = self.uploads_of(ids), torch.from_numpy(weights).to(self.model_row)
         for treatment in self.treatments:
-            uploads = treatment(uploads, sent, round)
-        shares = torch.from_numpy(weights).to(self.model_row)
+            uploads = treatment(uploads, self.origin, round)
         counted = uploads.counted(shares, len(ids) / self.clients)
         after = self.algorithm.aggregate(self.shared, uploads, *counted)
         return checks.aggregated(self.algorithm, after, self.shared)
+
+    @property
+    def origin(self) -> State:
+        """What a client would upload that has not trained."""
+        sent = {name: rows[0] for name, rows in self.sent.items()}
+        return self.algorithm.origin(sent, self.model.layout)
 
     def gradient(self, row: Tensor, role: str) -> Tensor:
         """Of a model's mean loss on the sample of one role."""
@@ -157,6 +173,8 @@ class ServerHalf:
 
     def work(self, job: Job) -> object:
         """What a worker does."""
+        if job.kind == "effects":
+            return self._effects(job)
         if job.kind == "uploads":
             return self.model.accuracies(self.candidates(job.ids), self.samples[job.role])
         rows = self.sent["model"]
@@ -165,6 +183,16 @@ class ServerHalf:
                 self.algorithm, self.algorithm.adapt(self._alone(job.round)), 1, self.model.layout.width
             )
         return self.model.score(rows, self.data[job.kind], torch.from_numpy(job.ids))
+
+    def _effects(self, job: Job) -> Floats:
+        sent = self.sent["model"][0]
+        if self.slope is None or not torch.equal(self.slope[0], sent):  # once a round in each process
+            self.slope = sent.clone(), self.gradient(sent, job.role)
+        found = torch.empty(len(job.ids), 2, dtype=torch.float64)
+        for i, row in enumerate(self.candidates(job.ids)):  # one by one: the same bits in pieces of any size
+            moved = row - sent
+            found[i] = torch.stack([moved.norm(), -(moved @ self.slope[1])])
+        return found.numpy()
 
     def state(self) -> State:
         """Everything that a round changes, as views."""

@@ -95,6 +95,7 @@ class Uploaded(Mapping[str, Tensor]):
 
 
 class Treatment(Protocol):
-    """What is done to the uploads of a round before they are aggregated. `sent`: what the server had sent."""
+    """What a server does with uploads before it aggregates them: a defence, or noise for privacy."""
 
-    def __call__(self, uploads: Uploaded, sent: State, round: int) -> Uploaded: ...
+    def __call__(self, uploads: Uploaded, origin: State, round: int) -> Uploaded:
+        """`origin`: what a client would upload that has not trained, by name; zero where it has no entry."""

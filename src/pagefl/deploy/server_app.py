@@ -19,6 +19,7 @@ from pagefl.game.leaders import pays
 from pagefl.runtime import halves, privacy
 from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
 from pagefl.runtime.halves import Say
+from pagefl.runtime.hostile import check_not_attacked
 from pagefl.runtime.loop import loop
 from pagefl.runtime.run import Run
 from pagefl.runtime.simulation import one_numeric_mode
@@ -103,6 +104,7 @@ def _check(spec: RunSpec, out: Path) -> None:
             f'deploy.tells = {spec.deploy.tells}: the personal step needs "holdout" among them; or set '
             'personal.when = "never"'
         )
+    check_not_attacked(spec, "a deployment")
     if (out / SPEC).exists() and (out / SPEC).read_text() != spec.toml():
         raise UserError(f"{out} holds a run of another spec; choose another directory")
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-Columns = Literal["accuracy", "clients", "personal", "convergence", "differences"]  # made by report/tables.py
-Figure = Literal["plane", "curves", "pairs", "budgets"]  # drawn by report/figures.py
+# made by report/tables.py
+Columns = Literal["accuracy", "clients", "personal", "convergence", "differences", "attacks"]
+Figure = Literal["plane", "curves", "pairs", "budgets", "attacks"]  # drawn by report/figures.py
 PAPER_TASKS = ("synthetic", "cifar100", "tiny-imagenet", "shakespeare")
 METHODS = {  # in the order of Table 1, with the side whose convergence Table 2 reports
     "fedavg": "global",
@@ -66,7 +67,7 @@ class Panel:
     shows: tuple[Columns, ...] = ("accuracy", "differences", "clients", "personal")
     laptop: tuple[str, ...] = ()  # the tasks at laptop scale, if they are others
     beside: Mapping[str, Row] = field(default_factory=dict)  # further rows at laptop scale
-    seeds: tuple[int, ...] = ()  # at laptop scale, if they are others than the task's
+    seeds: tuple[int, ...] = ()  # but for a smoke test, if they are others than the task's
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,30 @@ TABLE4_BIAS = {
     "1:1": Published(33.55, 40.94, converged=499),
     "1:10": Published(31.91, 41.55, converged=493),
 }
+# Attacks and defences, beside page-shared's own weights; without them, its weights are by size.
+ATTACKS = ("none", "signflip", "scale", "gaussian", "labelflip", "alie", "ipm", "mimic", "collude")
+UNDER = " under "  # in a label, between a defence and an attack
+LEARNED = "page-shared"
+DEFENCES: dict[str, dict[str, Any]] = {
+    LEARNED: {},
+    "no defence": {"players.weights": "size"},
+    **{
+        name: {"players.weights": "size", "defence.name": name}
+        for name in ("clip", "median", "trimmed-mean", "geometric-median", "multi-krum", "centred-clipping")
+    },
+    "nnm, trimmed-mean": {
+        "players.weights": "size",
+        "defence.name": "trimmed-mean",
+        "defence.before": "nnm",
+    },
+}
+ATTACKED: dict[str, Any] = {
+    "algorithm": "fedavg",
+    "players": "page-shared",
+    "rounds": 60,
+    "personal.when": "never",
+}
+FEW = ("scale", "collude")  # attacks of the maps
 FIG3 = (("p",), ("eta",), ("alpha",), ("eta", "alpha"), ("p", "eta"), ("p", "alpha"), ("p", "eta", "alpha"))
 PRIVATE = {"task.clients": 1000, "participation": 0.2, "rounds": 100, "epochs": 5, "personal.when": "never"}
 PRIVATE_METHODS: dict[str, tuple[float, dict[str, float]]] = {  # the clipping norm, and settings of its own
@@ -233,6 +258,44 @@ def _private(method: str, clip: float, own: Mapping[str, float]) -> Panel:
     return Panel("synthetic", rows, about, ("accuracy", "differences", "clients"), seeds=(0, 1, 2))
 
 
+def _attacked(
+    task: str,
+    defences: Iterable[str],
+    attacks: Iterable[str],
+    seeds: tuple[int, ...],
+    about: str,
+    shows: tuple[Columns, ...] = ("attacks",),
+    **settings: Any,
+) -> Panel:
+    """`settings`: by names with __ for dots."""
+    own = {name.replace("__", "."): value for name, value in settings.items()}
+    rows = {
+        f"{defence}{UNDER}{attack}": Row({**ATTACKED, **DEFENCES[defence], **own, "attack.name": attack})
+        for defence in defences
+        for attack in attacks
+    }
+    return Panel(task, rows, about, shows, seeds=seeds)
+
+
+def _maps() -> tuple[Panel, ...]:
+    """Shares of hostile clients and spreads of the clients' inputs. They have a figure and no table."""
+    return tuple(
+        _attacked(
+            "synthetic",
+            (LEARNED, "no defence", "trimmed-mean"),
+            FEW if share else ("none",),
+            (0,),
+            f"beta = {beta:g}, {share:.0%} hostile",
+            (),
+            task__clients=50,
+            task__beta=beta,
+            attack__share=share,
+        )
+        for beta in (0.0, 1.0, 2.0)
+        for share in (0.0, 0.2, 0.4)
+    )
+
+
 def _played(factors: tuple[str, ...]) -> Row:
     """Only these factors are played. The others stay as in the fixed methods."""
     return Row({"algorithm": "page", "freeze": [factor for factor in FACTORS if factor not in factors]})
@@ -282,6 +345,19 @@ TABLES: dict[str, Table] = {
         "Accuracy against the privacy budget, with delta = 1e-5",
         tuple(_private(method, *own) for method, own in PRIVATE_METHODS.items()),
         figure="budgets",
+    ),
+    "robustness": Table(
+        "Hostile clients: a fifth of all, 60 rounds",
+        (
+            _attacked("synthetic", (LEARNED,), ATTACKS, (0, 1, 2, 3, 4), "five seeds", task__clients=50),
+            _attacked(
+                "synthetic", ("no defence",), ("none",), (0, 1, 2, 3, 4), "five seeds", task__clients=50
+            ),
+            _attacked("synthetic", tuple(DEFENCES)[1:], ATTACKS, (0,), "one seed", task__clients=50),
+            _attacked("digits", (LEARNED, "no defence", "trimmed-mean"), ATTACKS, (0,), "one seed"),
+            *_maps(),
+        ),
+        figure="attacks",
     ),
     "table5": Table("Time of each part of a round of PAGE, by `pagefl bench table5`", (), figure=None),
     "fig2": Table("Accuracy and rewards of PAGE", _on_every_task(["page"]), figure="curves"),

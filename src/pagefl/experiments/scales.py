@@ -65,10 +65,12 @@ def _fits(method: str, task: str) -> bool:
     return not (TASKS[task].logistic and ALGORITHMS[algorithm].needs_body)
 
 
-def _runs(task: str, settings: Mapping[str, Any], scale: Scale, own: tuple[int, ...]) -> list[RunSpec]:
-    """One run per seed, at this scale. `own`: the panel's seeds at laptop scale, if it has some."""
+def _runs(
+    task: str, settings: Mapping[str, Any], scale: Scale, wanted: tuple[int, ...] = ()
+) -> list[RunSpec]:
+    """One run per seed, at this scale. `wanted`: the seeds, if they are others than the task's."""
     small = TASKS[task].small
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds = wanted or (0, 1, 2)
     smaller: dict[str, Any] = {}
     if scale == "smoke":
         seeds = (0, 1)
@@ -76,7 +78,7 @@ def _runs(task: str, settings: Mapping[str, Any], scale: Scale, own: tuple[int, 
         if small and "per_client" in small.task:
             smaller["task.per_client"] = 40
     elif scale == "laptop":
-        seeds = own or ((0,) if settings.get("task.clients", 0) > 100 else TASKS[task].seeds)
+        seeds = wanted or ((0,) if settings.get("task.clients", 0) > 100 else TASKS[task].seeds)
         if TASKS[task].run["epochs"] == 1:
             usual = ONE_EPOCH.get(settings["algorithm"], {})
             smaller = {name: value for name, value in usual.items() if name not in settings}

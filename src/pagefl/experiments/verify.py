@@ -13,6 +13,7 @@ from pagefl.runtime import binding, checkpoint, numbers, record
 from pagefl.runtime.demand import Demand
 from pagefl.runtime.directory import SPEC, stages_of
 from pagefl.runtime.halves import Say
+from pagefl.runtime.hostile import check_not_attacked
 from pagefl.runtime.rounds import Rounds
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 
@@ -47,6 +48,7 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
         raise UserError(
             f"{directory} has no round to start from; let it run for longer, or `pagefl resume` it"
         )
+    check_not_attacked(spec, "a certificate")
     ranges = ranges_of(spec)
     findings: list[Finding] = []
     with one_numeric_mode():

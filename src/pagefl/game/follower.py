@@ -16,6 +16,7 @@ from pagefl.core.server import ServerHalf
 from .messages import NOBODY, SCORES, SIZE, Answer, Orders, Told
 from .protocol import ServerPolicy, by_size, rewarded
 from .rewards import DemandRatio, reward
+from .sizes import capped
 from .terms import Terms
 from .uploads import Uploads
 
@@ -70,7 +71,10 @@ class Follower:
         """Of the clients' training data; 0 if it is a secret."""
         if self.terms.private:
             return 0.0
-        return float(np.nanmean(self.known[SIZE])) if self.everybody else self.first_mean_size
+        if not self.everybody:
+            return self.first_mean_size
+        sizes = self.known[SIZE]
+        return float(capped(sizes[~np.isnan(sizes)], self.terms.largest_size_share).mean())
 
     @property
     def tuned(self) -> Integers:
@@ -101,7 +105,8 @@ class Follower:
         round, clients = orders.round, answer.clients
         self.half.receive(clients, answer.uploads)
         taught = self.policy.update(round, answer.experience) if answer.experience else None
-        uploads = Uploads(self.half, round, clients, self.known.of(SIZE, clients), self.role)
+        sizes = capped(self.known.of(SIZE, clients), self.terms.largest_size_share)
+        uploads = Uploads(self.half, round, clients, sizes, self.role)
         losses = self.policy.observe(round, clients, uploads)
         weights = self.policy.act(round, clients, uploads)
         if "p" in self.terms.freeze:
@@ -110,7 +115,8 @@ class Follower:
             weights = np.full(len(clients), 1 / (self.terms.participation * self.half.clients))
         if not np.isfinite(weights).all():
             raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
-        self.half.aggregate(round, clients, weights)
+        counted = weights > 0  # whoever has no weight is as absent
+        self.half.aggregate(round, clients[counted], weights[counted])
         self._check_shared(round)
         paid = self.terms.rewards or rewarded(self.policy)
         asked = {"server_test": orders.judged, "game": False}

@@ -21,6 +21,7 @@ class Terms:
     rewards: bool = False  # compute them even if no policy learns by them
     lr_decay: float = 1.0  # of every learning rate, after each round
     private: bool = False  # all uploads weigh the same, and nobody's size matters
+    largest_size_share: float = 1.0  # of all examples, that one client's claim counts for
 
     @property
     def released(self) -> bool:

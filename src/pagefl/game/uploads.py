@@ -42,6 +42,20 @@ class Uploads:
             norm[i], along[i] = (row - sent[0]).norm(), (row - sent[0]) @ mean
         return norm.numpy(), (along / (norm * mean.double().norm()).clamp(min=1e-12)).numpy()
 
+    @property
+    def norms(self) -> Floats:
+        """How far each has moved from the shared model."""
+        return self._effects[:, 0]
+
+    @property
+    def falls(self) -> Floats:
+        """By how much each lowers the shared model's loss, to first order."""
+        return self._effects[:, 1]
+
+    @cached_property
+    def _effects(self) -> Floats:
+        return self.half.effects(self.round, self.clients, self.role)
+
     def slope(self, weights: Floats) -> Floats:
         """By how much the shared model's loss would rise with each weight, if these were the weights."""
         model = self.half.aggregated(self.round, self.clients, weights)["model"]

@@ -189,11 +189,42 @@ def budgets(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     return figure
 
 
+def attacks(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
+    """Maps of the worst attack's global accuracy: shares of hostile clients by spreads of the inputs.
+
+    Only blocks of one seed that name their spread are in the maps: those without a table.
+    """
+    worst: dict[str, dict[tuple[float, float], float]] = {}
+    for block in blocks:
+        for label, specs in {} if block.shows else block.rows.items():
+            for one in sweep.of(specs, found):
+                own = worst.setdefault(label.partition(paper.UNDER)[0], {})
+                place = (float(one.spec.task["beta"]), one.spec.attack.share)
+                last = numbers.of_rounds(one.rounds, one.name)[-1]["global_accuracy"] or 0.0
+                own[place] = min(last, own.get(place, 1.0))
+    figure, axes = _panels(len(worst))
+    for axis, (defence, own) in zip(axes, worst.items(), strict=True):
+        spreads, shares = (sorted({place[i] for place in own}) for i in (0, 1))
+        table = np.array([[100 * own.get((b, s), np.nan) for s in shares] for b in spreads])
+        image = axis.imshow(table, cmap="viridis", vmin=0, vmax=100, origin="lower", aspect="auto")
+        for (i, j), value in np.ndenumerate(table):
+            colour = "black" if value > 60 else "white"
+            axis.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour)
+        axis.set_xticks(range(len(shares)), [f"{share:.0%}" for share in shares])
+        axis.set_yticks(range(len(spreads)), [f"{spread:g}" for spread in spreads])
+        axis.set(title=defence, xlabel="hostile clients")
+        axis.set(ylabel="spread of inputs (beta)" if axis is axes[0] else "")
+    if worst:
+        figure.colorbar(image, ax=axes, label="global accuracy, worst attack, %")
+    return figure
+
+
 FIGURES: dict[paper.Figure, Callable[[Sequence[Block], Sequence[Found]], Figure]] = {
     "plane": plane,
     "curves": curves,
     "pairs": pairs,
     "budgets": budgets,
+    "attacks": attacks,
 }
 
 

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pagefl.experiments import statistics, sweep
-from pagefl.experiments.paper import Columns, Published
+from pagefl.experiments.paper import UNDER, Columns, Published
 from pagefl.experiments.scales import Block
 from pagefl.experiments.statistics import ENOUGH, LOCAL, SIDES
 from pagefl.experiments.sweep import Found
@@ -77,7 +77,9 @@ def of_summary(summary: pd.DataFrame) -> list[Table]:
     made = []
     for data, own in summary.groupby("data", sort=False):
         made += [
-            table(str(data), own) for shows, table in TABLES.items() if shows != "differences" or len(own) > 1
+            table(str(data), own)
+            for shows, table in TABLES.items()
+            if shows != "attacks" and (shows != "differences" or len(own) > 1)
         ]
     return made
 
@@ -93,6 +95,9 @@ def of_block(block: Block, found: Sequence[Found]) -> list[Table]:
     for shows in block.shows:
         if shows == "differences":
             made += [differences(block.title, summary)] if len(frames) > 1 else []
+            continue
+        if shows == "attacks":
+            made.append(attacks(block.title, summary))
             continue
         table = TABLES[shows](block.title, summary)
         ours = {row[0]: row for row in table.rows}
@@ -162,12 +167,31 @@ def differences(title: str, summary: pd.DataFrame) -> Table:
     )
 
 
+def attacks(title: str, summary: pd.DataFrame) -> Table:
+    """A row for each defence and a column for each attack: global accuracy, and what the worst one costs."""
+    means = {row["method"]: 100 * row["global_last_mean"] for row in _rows(summary)}
+    found: dict[str, dict[str, float]] = {}
+    for label, mean in means.items():
+        defence, _, attack = label.partition(UNDER)
+        found.setdefault(defence, {})[attack] = mean
+    names = list(dict.fromkeys(attack for own in found.values() for attack in own))
+    rows = []
+    for defence, own in found.items():
+        worst = min(value for value in own.values())
+        lost = f"{own['none'] - worst:.1f}" if "none" in own else DASH
+        rows.append(
+            [defence, *(f"{own[name]:.1f}" if name in own else DASH for name in names), f"{worst:.1f}", lost]
+        )
+    return Table(f"{title}: global accuracy under attack", ["", *names, "worst", "lost"], rows)
+
+
 TABLES: dict[Columns, Callable[[str, pd.DataFrame], Table]] = {
     "accuracy": accuracy,
     "differences": differences,
     "clients": clients,
     "personal": personal,
     "convergence": convergence,
+    "attacks": attacks,
 }
 
 

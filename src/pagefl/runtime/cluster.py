@@ -23,6 +23,7 @@ from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError, shortened
 from pagefl.core.examples import ClientData, Examples, ServerData, Splits
 from pagefl.core.memory import available
+from pagefl.trust.attacks import ON_UPLOADS
 
 from . import halves, paths
 from .halves import Say, Start
@@ -99,7 +100,7 @@ class Actor:
     def _work(self, job: jobs.Job | server.Job) -> object:
         if isinstance(job, jobs.Job):
             return self.block.work(job._replace(ids=job.ids - self.first))
-        if job.kind == "uploads":
+        if job.of_uploads:
             job = job._replace(ids=job.ids - self.first)
         return self.server.work(job)
 
@@ -210,7 +211,7 @@ class RayBlocks:
         """The server's own evaluations: of uploads where they are, of the shared model anywhere."""
         self.receive({name: rows[0] for name, rows in sent.items()})
         owners = [
-            self._owner(int(job.ids[0])) if job.kind == "uploads" else number % len(self.actors)
+            self._owner(int(job.ids[0])) if job.of_uploads else number % len(self.actors)
             for number, job in enumerate(wanted)
         ]
         return self._run(wanted, owners)
@@ -405,6 +406,11 @@ class ClusterSimulation(Simulation):
 def simulate(task: Task, algorithm: Algorithm, settings: Settings, say: Say) -> ClusterSimulation:
     if settings.device != "cpu":
         raise UserError(f"device = {settings.device}: executor = ray trains on CPUs; expected cpu")
+    if settings.attack.name in ON_UPLOADS:
+        raise UserError(
+            f"attack.name = {settings.attack.name}: executor = ray cannot replace uploads, which lie with "
+            "its actors; expected executor = local, or attack.name = labelflip"
+        )
     paths.check_device(settings.device)
     data = split(task, settings)
     module = task.fresh_module(settings.seed)

@@ -140,6 +140,7 @@ def check(settings: Settings) -> None:
         ("executor", settings.executor, "local"),
         ("stop", settings.stop, "rounds"),
         ("stages_every", settings.stages_every, 0),
+        ("attack.name", settings.attack.name, "none"),
     ):
         if value != expected:
             raise UserError(

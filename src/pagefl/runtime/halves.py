@@ -25,6 +25,7 @@ from pagefl.core.training.model import Model
 from pagefl.core.training.stack import Training
 from pagefl.game.protocol import Setup
 from pagefl.game.terms import Terms
+from pagefl.trust.defence import Defence
 
 from . import paths
 from .settings import Settings
@@ -128,7 +129,7 @@ def server_half(
     places: Callable[[Integers], Integers] | None = None,
     allocate: Allocate = torch.zeros,
 ) -> ServerHalf:
-    return ServerHalf(
+    half = ServerHalf(
         begin.model,
         begin.algorithm,
         data,
@@ -141,6 +142,14 @@ def server_half(
         places=places,
         allocate=allocate,
     )
+    if (defence := defence_of(begin.settings)) != Defence(seed=defence.seed):
+        half.treatments += (defence,)
+    return half
+
+
+def defence_of(settings: Settings) -> Defence:
+    own = settings.defence.model_dump(exclude={"largest_size_share"})
+    return Defence(**own, seed=settings.seed)
 
 
 def setup_of(settings: Settings, clients: int, first: int = 0) -> Setup:
@@ -161,4 +170,5 @@ def terms_of(settings: Settings) -> Terms:
         rewards=settings.stop == "equilibrium" or settings.reward == "weighted-local",
         lr_decay=settings.lr_decay,
         private=settings.privacy.epsilon > 0,
+        largest_size_share=settings.defence.largest_size_share,
     )

@@ -25,6 +25,7 @@ from . import binding, checkpoint, record
 from .demand import Demand
 from .directory import SPEC, STAGES, Found, RunDirectory
 from .halves import Say
+from .hostile import with_hostile
 from .privacy import PrivateRun
 from .rounds import Rounds
 from .run import Observe, Run
@@ -48,7 +49,8 @@ def play(
     """Run to the last round, from the checkpoint in the directory if there is one."""
     with one_numeric_mode(), kept_memory(), memory_errors_named():
         simulation = _simulate(task, algorithm, settings, say, directory.path if directory else None)
-        game = Game(*simulation.game(players or Players()))
+        follower, leaders = simulation.game(players or Players())
+        game = Game(follower, with_hostile(leaders, simulation.server, settings))
         make_module = partial(task.fresh_module, settings.seed)
         return loop(
             game, simulation.data, make_module, settings, directory, observe, say, simulation=simulation

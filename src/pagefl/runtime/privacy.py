@@ -40,6 +40,12 @@ def check(settings: Settings) -> None:
             f"{told}: an equilibrium is found by the clients' own models and rewards, and when a run stops "
             'would tell of them; expected stop = "rounds"'
         )
+    defence = settings.defence
+    if defence.name != "none" or defence.before != "none":
+        raise UserError(
+            f"{told}: a defence looks at single uploads, and how far one client can move its result is not "
+            'known; expected defence.name and defence.before = "none"'
+        )
     if settings.reward == "weighted-local":
         raise UserError(f'{told}: reward = "weighted-local" needs each client\'s loss; expected "aggregate"')
     if settings.on_bad_upload == "stop":
@@ -94,17 +100,17 @@ class PrivateRun:
                 f"{self.account.epsilon(1):.4g}, and privacy.epsilon = {self.own.epsilon:g}; expected more "
                 "noise, or a smaller participation"
             )
-        earlier, half.chances = half.treatments, randomness.uniforms
+        half.chances = randomness.uniforms
         # An algorithm that looks at single uploads is refused now, and not after the first training.
         half.treatments = (self._mechanism(share),)
         half.aggregated(0, NOBODY, np.empty(0))
         self.mechanism = self._mechanism(share)
-        half.treatments = (*earlier, self.mechanism)
+        half.treatments = (self.mechanism,)
 
     def _mechanism(self, share: float) -> Mechanism:
         half, own = self.half, self.own
         norm = Norm(own.clip, own.adaptive, own.noise, share * half.clients)
-        return Mechanism(half.algorithm, half.model.layout, norm, share, self.randomness)
+        return Mechanism(half.algorithm, norm, share, self.randomness)
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.messages import SCORES, SIZE
 
 from .demand import Demand
+from .hostile import hostile_clients
 from .privacy import PrivateRun
 from .record import Record, finite
 from .settings import Settings
@@ -48,6 +49,9 @@ class Rounds:
         self.payoffs = {"server": 0.0, "clients": 0.0}
         self.gradients = {"training": 0.0, "personal": 0.0}  # evaluated so far, in examples
         game.meet()
+        # accuracies are those of honest clients
+        self.honest = np.ones(game.follower.half.clients, bool)
+        self.honest[hostile_clients(settings, len(self.honest))] = False
         tolerances = Tolerances(
             settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs
         )
@@ -146,6 +150,7 @@ class Rounds:
         met = ~np.isnan(follower.known[SIZE])  # some clients of a deployment may be missing
         if not follower.everybody:
             met = np.isin(follower.known.clients, played.answer.clients)
+        met &= self.honest[follower.known.clients]
         known = {name: values[met] for name, values in follower.known.items()}
         local = known["test_accuracy"] if played.orders.judged else np.full(1, np.nan)
         worst = np.sort(local)[: max(1, len(local) // 10)]
@@ -169,7 +174,7 @@ class Rounds:
             "global_accuracy": finite(played.test[1]),
             "global_loss": finite(played.test[0]),
             "local_accuracy": finite(local.mean()),
-            "local_accuracy_before": finite(_mean(told["before_accuracy"])),
+            "local_accuracy_before": finite(_mean(told["before_accuracy"][self.honest])),
             "local_loss": finite(known["test_loss"].mean() if played.orders.judged else np.nan),
             "local_std": finite(local.std()),
             "local_worst10": finite(worst.mean()),
@@ -179,6 +184,7 @@ class Rounds:
             "participants": len(played.answer.clients),
             "quarantined": len(played.answer.quarantined),
             **played.answer.absent,
+            **self._attacked(played),
             "mean_lr": finite(_mean(told.of("lr", asked))),
             "mean_epochs": finite(_mean(told.of("epochs", asked))),
             # in a private run, a round may have no participants
@@ -208,6 +214,11 @@ class Rounds:
         sample = f"a fixed sample of {len(played.orders.sample)}"
         return {"local_of": "participants", "before_of": sample, "personal_of": sample}
 
+    def _attacked(self, played: Round) -> Record:
+        if self.settings.attack.name == "none":
+            return {}
+        return {"hostile": int((~self.honest[played.answer.clients]).sum())}
+
     def _personal_step(self, seconds: float) -> tuple[Step, Tuned]:
         """`seconds`: of the round before it."""
         if seconds > PATIENCE:
@@ -218,7 +229,9 @@ class Rounds:
 
     def _personal_entry(self, step: Step | None, tuned: Tuned | None) -> Record:
         """Null in rounds without a personal step, but for the gradients so far."""
-        known = np.full(1, np.nan) if tuned is None else tuned.accuracy[~np.isnan(tuned.accuracy)]
+        known = np.full(1, np.nan)
+        if tuned is not None:
+            known = tuned.accuracy[~np.isnan(tuned.accuracy) & self.honest]
         worst = np.sort(known)[: max(1, len(known) // 10)]
         return {
             "personal_accuracy": finite(_mean(known)),
@@ -252,7 +265,8 @@ class Rounds:
         }
         who = {} if follower.everybody else {"client": known.clients.tolist()}
         trained = np.isin(known.clients, clients).tolist()
-        return {"round": self.round, **who, "trained": trained} | {
+        hostile = {} if self.honest.all() else {"hostile": (~self.honest).tolist()}
+        return {"round": self.round, **who, "trained": trained, **hostile} | {
             name: [finite(value) for value in values] for name, values in columns.items()
         }
 

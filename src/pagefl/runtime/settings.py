@@ -19,7 +19,7 @@ NO_MATTER = (
     "deploy",
 )  # do not change a simulation's result
 # Settings that came when there were results already: a run of before counts as one with their defaults.
-LATER = ("optimiser", "groups", "privacy")
+LATER = ("optimiser", "groups", "privacy", "defence", "attack")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -118,6 +118,63 @@ class PrivacySettings(BaseModel):
         if 0 < value < LEAST:
             raise ValueError(f"it should be 0, or at least {LEAST}, since less hides nobody")
         return value
+
+
+class DefenceSettings(BaseModel):
+    """Settings of the server's defence against hostile clients."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Literal[
+        "none",
+        "clip",
+        "median",
+        "trimmed-mean",
+        "geometric-median",
+        "krum",
+        "multi-krum",
+        "centred-clipping",
+    ] = Field("none", description="rule by which uploads are aggregated in place of the weighted mean")
+    before: Literal["none", "nnm", "bucketing"] = Field(
+        "none",
+        description="what is done to uploads before: each is mixed with its nearest neighbours, or some are "
+        "averaged at random",
+    )
+    share: Finite = Field(
+        0.2, ge=0, lt=0.5, description="share of clients that may be hostile, where a rule needs to know it"
+    )
+    bound: Finite = Field(
+        1.0,
+        gt=0,
+        description="largest norm of an update, as a multiple of the round's median, of clip and "
+        "centred-clipping",
+    )
+    steps: int = Field(3, ge=1, le=1000, description="steps of geometric-median and centred-clipping")
+    bucket: int = Field(2, ge=1, le=MOST, description="uploads that bucketing averages")
+    largest_size_share: Finite = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="largest share of a round's training examples that one of three or more clients counts "
+        "for; a larger claim is cut",
+    )
+
+
+class AttackSettings(BaseModel):
+    """Settings of simulated hostile clients."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Literal["none", "signflip", "scale", "gaussian", "labelflip", "alie", "ipm", "mimic", "collude"] = (
+        Field("none", description="what hostile clients do")
+    )
+    share: Finite = Field(0.2, ge=0, lt=1, description="share of all clients that are hostile")
+    factor: Finite = Field(
+        -10.0, description="of scale: by what updates are multiplied; of gaussian: how long the noise is"
+    )
+    strength: Finite = Field(
+        0.0, ge=0, description="of alie and ipm; 0 for the one that does most harm to the defence in use"
+    )
 
 
 class Settings(BaseModel):
@@ -244,6 +301,10 @@ class Settings(BaseModel):
         PrivacySettings(), description="settings of client-level differential privacy"
     )
     deploy: DeploySettings = Field(DeploySettings(), description="settings of deployments")
+    defence: DefenceSettings = Field(
+        DefenceSettings(), description="settings of the defence against hostile clients"
+    )
+    attack: AttackSettings = Field(AttackSettings(), description="settings of simulated hostile clients")
     clients_every: Every = Field(
         1, description="rounds between records of every client's numbers; 0 for none"
     )

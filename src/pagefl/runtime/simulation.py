@@ -18,9 +18,11 @@ from pagefl.core.training import batches
 from pagefl.game.follower import Follower
 from pagefl.game.leaders import Leaders
 from pagefl.game.protocol import Players
+from pagefl.trust.attacks.labelflip import labelflip
 
 from . import halves, paths, privacy
 from .halves import Say
+from .hostile import hostile_clients
 from .settings import Settings
 from .task import Task
 from .workers import CAN_FORK, SharedRows, Workers, flushes_denormals, one_thread
@@ -119,9 +121,12 @@ def simulate(
 
 def split(task: Task, settings: Settings) -> Splits:
     """The task's data. A hold-out is split off if the settings ask for one and the data have none."""
-    if not settings.holdout or task.data.holdout is not None:
-        return task.data
-    return task.data.hold_out(settings.holdout, settings.seed)
+    data: Splits = task.data
+    if settings.attack.name == "labelflip":
+        data = labelflip(data, hostile_clients(settings, len(data.train)))
+    if not settings.holdout or data.holdout is not None:
+        return data
+    return data.hold_out(settings.holdout, settings.seed)
 
 
 def worker_count(settings: Settings) -> int:

@@ -4,9 +4,12 @@ In the first rounds each client tries two moves near the point, goes on with the
 numbers: lr and epochs of both, which was better, and by how much lr had to shrink. The server fits a surface
 to these comparisons and moves the point to where it is higher for sure. Then all play the point, and the
 learning rate decays at the end.
+
+The server weighs uploads by their sizes and by what it has learned about their effect (`trust.py`).
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,8 +20,10 @@ from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 from pagefl.game.protocol import ClientPolicy, Moves, Observation, Outcome, Players, ServerPolicy, Setup
 from pagefl.game.rewards import DemandRatio
+from pagefl.game.uploads import Uploads
 
 from .bounds import Count, Factor, NotNegative, Share
+from .trust import Trust
 
 # standard deviations of ln lr and ln epochs while clients explore, and by how much the point moves at most
 NOISE = np.array([1.0, 0.7])
@@ -37,13 +42,14 @@ LEAST_LR = 1e-5
 
 @dataclass(frozen=True)
 class PageShared(Players):
-    """PAGE with one point of lr and epochs for all clients, which they search together; weights by data size.
+    """PAGE with one point of lr and epochs for all clients, which they search together.
 
     span: lr stays between the task's lr divided by this and multiplied by it
     epochs_max: largest number of local epochs that can be chosen
     explore: share of the rounds, from the start, in which clients explore; 0: none
     decay: share of the rounds, at the end, in which lr decays
     price: of one epoch, as a share of the loss; more makes epochs rarer
+    weights: of uploads: by data size and what the server has learned about their effect, or by size alone
     """
 
     uses_demand = True
@@ -53,6 +59,7 @@ class PageShared(Players):
     explore: Share = 0.15
     decay: Share = 0.35
     price: NotNegative = 0.0
+    weights: Literal["learned", "size"] = "learned"
 
     def client_policy(self, setup: Setup) -> ClientPolicy:
         return SearchingClients(setup, self)
@@ -165,6 +172,8 @@ class SearchingClients(ClientPolicy):
 class PointServer(ServerPolicy):
     """Moves the point to the top of a surface, fitted to what clients told of two moves each."""
 
+    looks_at_uploads = True
+
     def __init__(self, setup: Setup, players: PageShared) -> None:
         super().__init__(setup)
         self.players = players
@@ -173,6 +182,7 @@ class PointServer(ServerPolicy):
         self.told = torch.zeros(1, dtype=torch.long)  # comparisons so far
         # round (0: no comparison yet), ln lr and ln epochs of both moves, which was better
         self.past = torch.zeros(RECENT * KEPT + ROWS, 6, dtype=torch.float64)
+        self.trust = Trust(setup.clients) if players.weights == "learned" else None
 
     @property
     def sent(self) -> State:
@@ -199,6 +209,14 @@ class PointServer(ServerPolicy):
         if round >= self.players.longest(self.setup) or enough:
             self.exploring[:] = False
         return None
+
+    def observe(self, round: int, clients: Integers, uploads: Uploads) -> Losses | None:
+        if self.trust and not self.frozen and "p" not in self.setup.freeze:
+            self.trust.learn(clients, uploads)
+        return None
+
+    def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
+        return self.trust.weights(clients, uploads) if self.trust else super().act(round, clients, uploads)
 
     def _remember(self, round: int, rows: Floats) -> Floats:
         """The comparisons that the surface is fitted to: those of the last rounds, or the last ones."""
@@ -235,7 +253,8 @@ class PointServer(ServerPolicy):
 
     @property
     def tensors(self) -> State:
-        return {name: getattr(self, name) for name in ("point", "exploring", "told", "past")}
+        searched = {name: getattr(self, name) for name in ("point", "exploring", "told", "past")}
+        return {**searched, **({"trust": self.trust.tensor} if self.trust else {})}
 
 
 def quadratic(points: Floats) -> Floats:

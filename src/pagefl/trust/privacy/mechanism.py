@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pagefl.core.algorithm import Algorithm, State
 from pagefl.core.errors import UserError
-from pagefl.core.layout import Layout
 from pagefl.core.uploaded import Uploaded
 
 from .clipping import Norm, clipped_sums
@@ -56,16 +55,13 @@ class Released(Uploaded):
 class Mechanism:
     """A `Treatment`: clips uploads, adds them up, and adds noise."""
 
-    def __init__(
-        self, algorithm: Algorithm, layout: Layout, norm: Norm, share: float, randomness: Randomness
-    ) -> None:
+    def __init__(self, algorithm: Algorithm, norm: Norm, share: float, randomness: Randomness) -> None:
         """`share`: probability with which a client takes part."""
-        self.algorithm, self.layout, self.norm = algorithm, layout, norm
-        self.share, self.randomness = share, randomness
+        self.algorithm, self.norm, self.share, self.randomness = algorithm, norm, share, randomness
         self.clipped_at = float(norm.value)  # in the last round
 
-    def __call__(self, uploads: Uploaded, sent: State, round: int) -> Released:
-        origin, norm = self.algorithm.origin(sent, self.layout), self.norm
+    def __call__(self, uploads: Uploaded, origin: State, round: int) -> Released:
+        norm = self.norm
         clip = self.clipped_at = float(norm.value)
         none = {name: uploads.source.rows(name, uploads.ids[:0]) for name in uploads.source.names}
         shapes = {name: rows.shape[1:] for name, rows in none.items()}

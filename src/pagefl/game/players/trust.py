@@ -1,0 +1,48 @@
+"""Trust: what the server has learned about each client's uploads from the loss on its own data.
+
+A score is the first-order fall of the game half's loss along a client's update, shortened to a bound. Scores
+add up over rounds, so a client that harms the model counts for less and less, whatever its update looks like
+in one round; one that helps it counts for more. Nobody has to be found out: clients whose data lead away from
+what the others need lose weight in the same way.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagefl.core.arrays import Floats, Integers
+from pagefl.game.protocol import by_size
+from pagefl.game.uploads import Uploads
+
+KEPT = 0.95  # of the trust of the round before
+STEP = 2.8  # by which trust changes at most in a round: weights, by its exponential
+LONGEST = 3.0  # norm of an update, as a multiple of the round's median
+LEAST = -7.0  # a client with less trust is left out, as if it were absent
+
+
+class Trust:
+    """The logarithm of a factor of each client's weight; 0 for the median of a round."""
+
+    def __init__(self, clients: int) -> None:
+        self.tensor: Tensor = torch.zeros(clients, dtype=torch.float64)
+
+    def learn(self, clients: Integers, uploads: Uploads) -> None:
+        falls = uploads.falls * self._shortened(uploads)
+        off = falls - by_size(uploads) @ falls
+        largest = np.abs(off).max()
+        trust = KEPT * self._of(clients) + (STEP * off / largest if largest > 0 else 0.0)
+        self.tensor[torch.from_numpy(clients)] = torch.from_numpy(trust - np.median(trust))
+
+    def weights(self, clients: Integers, uploads: Uploads) -> Floats:
+        trust = self._of(clients)
+        weights = by_size(uploads) * self._shortened(uploads) * np.exp(trust - trust.max())
+        weights[trust < LEAST] = 0.0
+        return np.asarray(weights / weights.sum())
+
+    def _of(self, clients: Integers) -> Floats:
+        return self.tensor[torch.from_numpy(clients)].numpy()
+
+    def _shortened(self, uploads: Uploads) -> Floats:
+        """Factors by which updates would have to shrink to the bound."""
+        norms = uploads.norms
+        return np.minimum(1.0, LONGEST * np.median(norms) / np.maximum(norms, 1e-300))
