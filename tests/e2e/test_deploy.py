@@ -215,8 +215,8 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
     # Whoever runs tests in the background has interrupts ignored, and so would what they start.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    wait_for(lambda: any("flwr-clientapp" in program for program in started_by(folder)), "a node's app")
-    assert any("flwr-serverapp" in program for program in started_by(folder))
+    wait_for(lambda: rounds_of(folder) >= 1, "a round")
+    assert any("executor\0server" in program for program in started_by(folder))
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=SECONDS)
     assert started.returncode == 130

@@ -1,11 +1,18 @@
 """`pagefl deploy`: a federation of real nodes, through Flower."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .console import Json, err
+
+
+class Side(StrEnum):
+    node = "node"
+    server = "server"
+
 
 app = typer.Typer(no_args_is_help=True, help="The same algorithms and players on real nodes, through Flower.")
 
@@ -76,6 +83,21 @@ def keys_(
         f"wrote {len(written)} files to {out}; {keys.CA_KEY} is needed again only for another "
         "certificate: lock it away"
     )
+
+
+@app.command()
+def executor(
+    side: Annotated[Side, typer.Argument(help="Whose tasks: a node's or the server's.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT of the SuperNode's or SuperLink's runtime API.")],
+    secret: Annotated[Path, typer.Option(help="The file of its --superexec-auth-secret-file.")],
+    ca: Annotated[
+        Path | None, typer.Option(help="Certificate that it is known by; without one, plain HTTP is spoken.")
+    ] = None,
+) -> None:
+    """Run the tasks of a SuperNode or SuperLink, with the installed pagefl and nothing else."""
+    from pagefl.deploy.executor import Executor
+
+    Executor(side.value, address, secret, ca, err.print).work()
 
 
 @app.command()

@@ -1,6 +1,7 @@
-"""Certificates and keys: a CA for the federation, the server's certificate, and a key for each node."""
+"""A CA for the federation, the server's certificate, a key for each node, and secrets for the executors."""
 
 import os
+import secrets
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,7 +15,18 @@ from cryptography.x509.oid import NameOID
 from pagefl.core.errors import UserError
 
 DAYS = 365
-CA, CA_KEY, SERVER, SERVER_KEY = "ca.pem", "ca.key", "server.pem", "server.key"
+SECRET_BYTES = 32
+CA, CA_KEY, SERVER, SERVER_KEY, SERVER_SECRET = (
+    "ca.pem",
+    "ca.key",
+    "server.pem",
+    "server.key",
+    "server.secret",
+)
+
+
+def node_secret(number: int) -> str:
+    return f"node-{number}.secret"
 
 
 def node_key(number: int) -> str:
@@ -53,6 +65,7 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
     written = [
         _secret(folder / CA_KEY, _private(ca_key, serialization.PrivateFormat.PKCS8)),
         _secret(folder / SERVER_KEY, _private(server_key, serialization.PrivateFormat.PKCS8)),
+        _secret(folder / SERVER_SECRET, secrets.token_bytes(SECRET_BYTES)),
         _public(folder / SERVER, server.sign(ca_key, hashes.SHA384()).public_bytes(pem)),
     ]
     for number in range(nodes):
@@ -64,6 +77,7 @@ def make(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
         written += [
             _secret(path, _private(key, serialization.PrivateFormat.OpenSSH)),
             _public(path.with_suffix(".pub"), openssh),
+            _secret(folder / node_secret(number), secrets.token_bytes(SECRET_BYTES)),
         ]
     written.append(_public(folder / CA, ca.public_bytes(pem)))
     folder.replace(final)  # all files, or none

@@ -35,7 +35,8 @@ from .server_app import LOCK, LOG, OUTCOME
 
 HOST, CONNECTION = "127.0.0.1", "local"
 PROGRAMS = Path(sys.executable).parent  # Flower's programs find one another through PATH
-NODE_BYTES = 200_000_000  # memory of a SuperNode and its app
+STARTED = (b"/flwr", b"/flower-", b"deploy\0executor")  # in the command lines of what is started
+NODE_BYTES = 500_000_000  # memory of a SuperNode and its executor
 LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 300.0, 10.0
 
 
@@ -59,6 +60,7 @@ class Local:
         self.nodes = spec.task["clients"]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = f"{HOST}:{_free_port()}"
+        self.ports = {number: _free_port() for number in range(self.nodes)}
 
     def prepare(self) -> None:
         """Write keys, data and the app. What exists already is kept."""
@@ -92,13 +94,17 @@ class Local:
             *("flower-superlink", "--host", host, "--port", port, "--enable-supernode-auth"),
             *("--ssl-ca-certfile", str(self.keys / keys.CA), "--ssl-certfile", str(self.keys / keys.SERVER)),
             *("--ssl-keyfile", str(self.keys / keys.SERVER_KEY), "--disable-runtime-dependency-installation"),
+            *self._guarded(keys.SERVER_SECRET),
         )
         self._wait_for_superlink()
+        self.start_executor("server", self.address, keys.SERVER_SECRET, "--ca", str(self.keys / keys.CA))
         known = [str((self.keys / keys.node_key(number)).with_suffix(".pub")) for number in range(self.nodes)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # each command takes seconds to start
             list(pool.map(lambda key: self.flwr("supernode", "register", key, CONNECTION), known))
         for number in range(self.nodes):
             self.start_node(number)
+            address = f"{HOST}:{self.ports[number]}"
+            self.start_executor("node", address, keys.node_secret(number), name=f"node-{number}-executor")
         self.flwr("run", str(self.own / "app"), CONNECTION)
 
     def start_node(self, number: int, *security: str, name: str | None = None) -> None:
@@ -113,13 +119,23 @@ class Local:
                 config[kind] = name_of
         told = self.own / f"node-{number}.toml"  # a file: Flower's options cannot quote every path
         told.write_text(tomli_w.dumps(config), encoding="utf-8")
-        key = str(self.keys / keys.node_key(number))
+        key, port = str(self.keys / keys.node_key(number)), str(_free_port() if name else self.ports[number])
         usual = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", key)
         self.start_process(
             name or f"node-{number}",
-            *("flower-supernode", "--superlink", self.address, "--host", HOST, "--port", str(_free_port())),
-            *("--node-config", str(told), *(security or usual)),
+            *("flower-supernode", "--superlink", self.address, "--host", HOST, "--port", port),
+            *("--node-config", str(told), *self._guarded(keys.node_secret(number)), *(security or usual)),
         )
+
+    def start_executor(
+        self, side: str, address: str, secret: str, *more: str, name: str = "executor"
+    ) -> None:
+        own = ("--address", address, "--secret", str(self.keys / secret), *more)
+        self.start_process(name, "pagefl", "deploy", "executor", side, *own)
+
+    def _guarded(self, secret: str) -> tuple[str, ...]:
+        """Options by which only an executor that knows this secret gets tasks."""
+        return ("--isolation", "process", "--superexec-auth-secret-file", str(self.keys / secret))
 
     def start_process(self, name: str, *command: str) -> None:
         """Start a process that ends if we are killed.
@@ -180,9 +196,7 @@ class Local:
             for path in Path("/proc").glob("[0-9]*/environ"):
                 with suppress(OSError):
                     program = (path.parent / "cmdline").read_bytes()
-                    if mark in path.read_bytes().split(b"\0") and (
-                        b"/flwr" in program or b"/flower-" in program
-                    ):
+                    if mark in path.read_bytes().split(b"\0") and any(name in program for name in STARTED):
                         os.kill(int(path.parent.name), signal.SIGKILL)
                         found = True
             sleep(0.1 if found else 0)
