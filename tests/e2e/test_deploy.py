@@ -89,14 +89,18 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
         personal=NEVER,
         deploy={"deadline": enough_to_answer(), "fewest": 0.5},
     )
-    folder = tmp_path / "run"
+    folder, said = tmp_path / "run", []
     with started(spec, folder) as local:
         wait_for(lambda: rounds_of(folder) >= 1, "a round")
         (state,) = (local.own / "node-1").iterdir()
         before = checkpoint.read(state / checkpoint.NAME)[1]["round"]
-        local.kill("node-1")
-        local.start_node(1)
-        local.watch(lambda entry: None, lambda message: None)
+        for name in ("node-1", "node-1-executor"):
+            local.kill(name)
+        local.watch(lambda entry: None, said.append)
+    assert [line.split(" (")[0] for line in said if "died" in line] == [
+        "node-1 has died and is started again",
+        "node-1-executor has died and is started again",
+    ]
     rounds = api.load(folder).rounds
     assert [entry["round"] for entry in rounds] == [1, 2, 3]
     assert all(entry["participants"] >= 1 for entry in rounds)

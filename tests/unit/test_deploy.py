@@ -24,6 +24,7 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 from rich.console import Console
 from safetensors.torch import save_file
@@ -72,10 +73,11 @@ class NearGrid:
     def config(folder, i):
         return {"client": i, "data": str(folder / parties.client_file(i)), "state": str(folder / f"node-{i}")}
 
-    def get_node_ids(self):
+    def get_nodes(self):
         self.replies |= dict(self.held)  # a new round begins
         self.held = []
-        return [node for node in self.contexts if (node - 1000, self.round + 1) not in self.away]
+        here = [node for node in self.contexts if (node - 1000, self.round + 1) not in self.away]
+        return [NodeInfo(node_id=node, public_key=b"key of %d" % (node - 1000)) for node in here]
 
     def push_messages(self, messages):
         names = []
@@ -143,7 +145,7 @@ def deploy(spec, folder, said=None, **grid):
         if said is not None and not message.startswith("compiling"):  # on a machine that has not done so
             said.append(message)
 
-    return server_app.serve(near, spec.toml(), data / parties.SERVER, folder / "run", say)
+    return server_app.serve(lambda largest: near, spec.toml(), data / parties.SERVER, folder / "run", say)
 
 
 def numbers(rounds):
@@ -590,7 +592,8 @@ def test_two_nodes_that_say_they_are_the_same(tmp_path):
     grid = NearGrid(spec, tmp_path / "data")
     grid.contexts[1003].node_config["client"] = 1
     (tmp_path / "run").mkdir()
-    server_app.serve(grid, spec.toml(), tmp_path / "data" / parties.SERVER, tmp_path / "run", said.append)
+    server = tmp_path / "data" / parties.SERVER
+    server_app.serve(lambda largest: grid, spec.toml(), server, tmp_path / "run", said.append)
     assert said == ["node 1003 is turned away: it calls itself client 1, which another node is"]
 
 
@@ -644,12 +647,12 @@ def test_the_app_folder(tmp_path):
     from flwr.cli.config_utils import load_and_validate
 
     spec = spec_of("scaffold", "page")
-    apps.write(spec, tmp_path / "app", "/srv/run", "/srv/server.safetensors")
+    apps.write(spec, tmp_path / "app", "/srv/run", "/srv/server.safetensors", "/srv/keys")
     config, warnings = load_and_validate(tmp_path / "app" / "pyproject.toml")
     assert not warnings
     assert specs.of_text(config["tool"]["flwr"]["app"]["config"]["spec"]) == spec
     with pytest.raises(UserError, match="not empty"):
-        apps.write(spec, tmp_path / "app", "", "")
+        apps.write(spec, tmp_path / "app", "", "", "")
 
 
 def test_images_are_augmented_on_their_node(tmp_path):

@@ -46,11 +46,14 @@ def app_(
     data: Annotated[
         str, typer.Option(help="On the server's machine: its examples.")
     ] = "/var/lib/pagefl/server.safetensors",
+    keys: Annotated[
+        str, typer.Option(help="On the server's machine: folder of the clients' public keys, node-0.pub …")
+    ] = "/var/lib/pagefl/keys",
 ) -> None:
     """Write a ready Flower app for a spec: `flwr run FOLDER CONNECTION` runs it."""
     from pagefl.deploy import app as apps
 
-    err.print(f"wrote {apps.write(_spec(spec), out, run, data)}")
+    err.print(f"wrote {apps.write(_spec(spec), out, run, data, keys)}")
 
 
 @app.command()
@@ -74,10 +77,17 @@ def keys_(
     ] = Path("keys"),
     host: Annotated[list[str] | None, typer.Option(help="Name or address of the server. Repeatable.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many nodes get a key.")] = 4,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Give the certificates in the folder a new end; keys stay.")
+    ] = False,
 ) -> None:
     """Make a CA, the server's certificate, and a key for each node."""
     from pagefl.deploy import keys
 
+    if renew:
+        ca, server = keys.renew(out, host or [])
+        err.print(f"wrote {ca} and {server}; start the SuperLink again, and give nodes the new {keys.CA}")
+        return
     written = keys.make(out, host or ["127.0.0.1", "localhost"], nodes)
     err.print(
         f"wrote {len(written)} files to {out}; {keys.CA_KEY} is needed again only for another "

@@ -12,9 +12,9 @@ from pagefl.experiments.spec import RunSpec
 from pagefl.game.messages import Orders
 
 from . import parties, wire
+from .introductions import NUMBER
 from .node import Node
 
-NUMBER = "number"
 app = ClientApp()
 
 
@@ -22,7 +22,8 @@ app = ClientApp()
 def meet(message: Message, context: Context) -> Message:
     """Report which client this is, its number of examples, and the scores of the received model on them."""
     node, orders, number = _open(message, context)
-    return Message(wire.pack({}, {**node.meet(orders), NUMBER: number}), reply_to=message)
+    own = {**node.meet(orders), NUMBER: number}
+    return Message(wire.pack({}, own, {"version": wire.VERSION}), reply_to=message)
 
 
 @app.train()
@@ -46,15 +47,19 @@ def personal_step(message: Message, context: Context) -> Message:
 
 
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
-    config = context.node_config
+    config, asked = context.node_config, message.content[wire.ASK]
+    assert isinstance(asked, ConfigRecord)
+    if (theirs := asked.get("version")) != wire.VERSION:
+        raise UserError(
+            f"the server has {f'pagefl {theirs}' if theirs else 'an older pagefl'}, and this node has pagefl "
+            f"{wire.VERSION}; install the same"
+        )
     text = str(context.run_config["spec"])
     # The spec came over the network. The node's operator decides which code it may use.
     for kind in own_code.KINDS:
         own_code.check_named(kind, specs.name_in(text, kind), config.get(kind), "the spec of this run")
     spec = specs.of_text(text)
     number = _number(config.get("client"), spec)
-    asked = message.content[wire.ASK]
-    assert isinstance(asked, ConfigRecord)
     run = str(asked["run"])
     if not run.isalnum():  # it becomes the name of a folder
         raise UserError(f"run = {run!r}: expected letters and digits")

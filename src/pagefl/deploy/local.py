@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -37,7 +38,7 @@ HOST, CONNECTION = "127.0.0.1", "local"
 PROGRAMS = Path(sys.executable).parent  # Flower's programs find one another through PATH
 STARTED = (b"/flwr", b"/flower-", b"deploy\0executor")  # in the command lines of what is started
 NODE_BYTES = 500_000_000  # memory of a SuperNode and its executor
-LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 300.0, 10.0
+LOOK_SECONDS, START_SECONDS, STOP_SECONDS, AGAIN_SECONDS = 0.5, 300.0, 10.0, 10.0
 
 
 class Local:
@@ -61,6 +62,7 @@ class Local:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = f"{HOST}:{_free_port()}"
         self.ports = {number: _free_port() for number in range(self.nodes)}
+        self.not_before: dict[str, float] = {}  # when a process that died may be started again
 
     def prepare(self) -> None:
         """Write keys, data and the app. What exists already is kept."""
@@ -77,7 +79,8 @@ class Local:
         if not (self.data / parties.SERVER).exists():
             parties.write(split(self.spec.make_task(), self.spec), self.data)
         if not (self.own / "app").exists():
-            app.write(self.spec, self.own / "app", str(self.folder), str(self.data / parties.SERVER))
+            server = str(self.data / parties.SERVER)
+            app.write(self.spec, self.own / "app", str(self.folder), server, str(self.keys))
         connection = {
             "address": self.address,
             "root-certificates": str(self.keys / keys.CA),
@@ -101,11 +104,29 @@ class Local:
         known = [str((self.keys / keys.node_key(number)).with_suffix(".pub")) for number in range(self.nodes)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # each command takes seconds to start
             list(pool.map(lambda key: self.flwr("supernode", "register", key, CONNECTION), known))
-        for number in range(self.nodes):
-            self.start_node(number)
-            address = f"{HOST}:{self.ports[number]}"
-            self.start_executor("node", address, keys.node_secret(number), name=f"node-{number}-executor")
+        for start in self.starters.values():
+            start()
         self.flwr("run", str(self.own / "app"), CONNECTION)
+
+    @property
+    def starters(self) -> dict[str, Callable[[], None]]:
+        """What starts each of the nodes' processes."""
+        found: dict[str, Callable[[], None]] = {}
+        for number, port in self.ports.items():
+            executor = f"node-{number}-executor"
+            found[f"node-{number}"] = partial(self.start_node, number)
+            found[executor] = partial(
+                self.start_executor, "node", f"{HOST}:{port}", keys.node_secret(number), name=executor
+            )
+        return found
+
+    def revive(self, say: Say) -> None:
+        """Start the nodes' processes again that have died."""
+        for name, start in self.starters.items():
+            if self._dead(name) and monotonic() >= self.not_before.get(name, 0.0):
+                say(f"{name} has died and is started again (log: {self.logs / f'{name}.log'})")
+                start()
+                self.not_before[name] = monotonic() + AGAIN_SECONDS
 
     def start_node(self, number: int, *security: str, name: str | None = None) -> None:
         """`security`: options that replace the federation's CA and this node's key."""
@@ -168,7 +189,7 @@ class Local:
         return done.stdout
 
     def kill(self, name: str) -> None:
-        process = self.processes.pop(name)
+        process = self.processes[name]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
@@ -213,7 +234,7 @@ class Local:
             return True
 
     def watch(self, observe: Observe, say: Say) -> None:
-        """Pass on records and log lines until the server has written its outcome."""
+        """Pass on records and log lines until the server has written its outcome. Revive nodes that die."""
         shown = sweep.rounds_done(self.folder)
         rounds, log = Tail(self.folder / record.ROUNDS), Tail(self.folder / LOG)
         begun, served = monotonic(), False
@@ -229,7 +250,7 @@ class Local:
                     shown = entry["round"]
             if over:
                 break
-            if not alive and (served or monotonic() - begun > START_SECONDS):
+            if not alive and (served or self._dead("executor") or monotonic() - begun > START_SECONDS):
                 raise UserError(
                     f"the server has died; the same command goes on from its checkpoint (logs: {self.logs})"
                 )
@@ -238,6 +259,7 @@ class Local:
                     "the SuperLink has died; the same command goes on from the checkpoint (logs: "
                     f"{self.logs})"
                 )
+            self.revive(say)
             sleep(LOOK_SECONDS)
         if problem := json.loads((self.folder / OUTCOME).read_text())["problem"]:
             raise UserError(problem)

@@ -8,16 +8,18 @@ import numpy as np
 import torch
 
 from pagefl.core.algorithm import State
-from pagefl.core.arrays import Integers
+from pagefl.core.arrays import Floats, Integers
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Trials, Tuned
-from pagefl.game.messages import Answer, Orders, table
+from pagefl.core.weights import capped_sizes
+from pagefl.game.messages import SIZE, Answer, Orders, table
 from pagefl.runtime.halves import Say
 from pagefl.runtime.settings import DeploySettings
 
+from .norms import MAJORITY, UsualNorm
 from .told import HOLDOUT, NOT_JUDGED, UNTOLD_IN_A_ROUND, implausible
 
-NOBODY = np.empty(0, np.int64)
+NOBODY, NORMS = np.empty(0, np.int64), "remote.norms."
 
 
 class Reply(NamedTuple):
@@ -60,10 +62,18 @@ class RemoteClients:
         """`uploads`, `experience`: the names of the arrays that a node sends."""
         self.nodes, self.clients, self.settings, self.say = nodes, clients, settings, say
         self.uploads, self.experience = uploads, experience
+        self.usual = {"experience": UsualNorm(), "upload": UsualNorm()}
+        self.sizes: dict[int, float] = {}  # as they were told
 
     def meet(self, orders: Orders) -> Answer | None:
         found = self.nodes.meet(orders)
-        return Answer(NOBODY, NOBODY, {}, {}, self._table(found)) if found else None
+        if not found:
+            return None
+        self._note_sizes(found)
+        told = self._table(found)
+        known = sorted(self.sizes)
+        told[SIZE][known] = self._capped(known)  # also of those that came before: there are more clients now
+        return Answer(NOBODY, NOBODY, {}, {}, told)
 
     def answer(self, orders: Orders) -> Answer:
         replies, asked = self.nodes.ask(orders), len(orders.clients)
@@ -85,6 +95,8 @@ class RemoteClients:
             }
 
         told = self._table({number: reply.told for number, reply in good.items()})
+        self._note_sizes({number: reply.told for number, reply in good.items()})
+        told[SIZE][list(good)] = self._capped(list(good))
         absent = {"missing": replies.missing, "late": replies.late}
         return Answer(
             _array(good),
@@ -123,11 +135,31 @@ class RemoteClients:
         return {number: reply for number, reply in sorted(replies.good.items()) if number not in refused}
 
     def state(self) -> State:
-        """Nothing: clients keep their state on their nodes."""
-        return {}
+        """What norms were usual. Clients keep their own state on their nodes."""
+        return {NORMS + what: usual.tensor for what, usual in self.usual.items()}
 
     def load(self, tensors: State) -> None:
-        pass
+        for what, usual in self.usual.items():
+            if (found := tensors.get(NORMS + what)) is not None:
+                usual.load(found)
+
+    def _note_sizes(self, told: dict[int, dict[str, float]]) -> None:
+        """A client that tells a size which counts for less is named, once for each size that it tells."""
+        before = dict(self.sizes)
+        self.sizes |= {number: values[SIZE] for number, values in told.items()}
+        known = sorted(self.sizes)
+        for number, size in zip(known, self._capped(known), strict=True):
+            if size < self.sizes[number] != before.get(number):
+                self.say(
+                    f"client {number} tells a size of {self.sizes[number]:g}, which counts as {size:g}: "
+                    f"deploy.largest_size_share = {self.settings.largest_size_share}"
+                )
+
+    def _capped(self, clients: list[int]) -> Floats:
+        """The sizes that these clients count with. Of one or two, neither can be called too large."""
+        sizes = np.array([self.sizes[number] for number in clients], float)
+        enough = len(clients) >= MAJORITY
+        return capped_sizes(sizes, self.settings.largest_size_share) if enough else sizes
 
     def _refused(self, replies: dict[int, Reply], judged: bool) -> dict[int, str]:
         """The clients whose reply is refused, and why.
@@ -141,14 +173,13 @@ class RemoteClients:
         }
         for what, names in (("experience", self.experience), ("upload", self.uploads)):
             norms = {number: _norm(reply.arrays, names) for number, reply in replies.items()}
-            finite = sorted(norm for norm in norms.values() if np.isfinite(norm))
-            # The lower median: one of two clients is no majority.
-            usual = finite[(len(finite) - 1) // 2] if finite else 0.0
+            usual = self.usual[what].of(norms.values())
             for number, norm in norms.items():
                 if not np.isfinite(norm):
                     refused[number] = f"its {what} is not finite"
                 elif usual and norm > self.settings.largest_norm * usual:
                     refused[number] = f"its {what}'s norm is {norm:.3g}, {norm / usual:.0f} times the median"
+            self.usual[what].note([norm for number, norm in norms.items() if number not in refused])
         return refused
 
     def _table(self, told: dict[int, dict[str, float]]) -> dict[str, np.ndarray]:

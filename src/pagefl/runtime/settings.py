@@ -45,7 +45,13 @@ class DeploySettings(BaseModel):
         description="smallest share of the clients asked that must reply for a round to count",
     )
     largest_norm: Finite = Field(
-        100.0, gt=1, description="largest norm of an upload, as a multiple of the round's median"
+        10.0, gt=1, description="largest norm of an upload, as a multiple of the usual one"
+    )
+    largest_size_share: Finite = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="largest share of the total data size that one client may claim; more counts as this",
     )
     tells: list[Literal["accuracy", "loss", "moves", "rewards", "holdout"]] = Field(
         ["accuracy", "loss", "moves", "rewards", "holdout"],
