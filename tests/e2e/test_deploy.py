@@ -12,15 +12,22 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
+from typing import ClassVar
 
+import httpx
+import near_nodes
 import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.runtime import RuntimeHttpClient
 
 import pagefl
 from pagefl import api
 from pagefl.deploy import keys
+from pagefl.deploy import local as local_federation
 from pagefl.deploy.local import Local, started
 from pagefl.experiments import spec as specs
 from pagefl.runtime import checkpoint, record
@@ -226,3 +233,60 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
     assert started.returncode == 130
     assert "interrupted" in said
     assert not started_by(folder)
+
+
+class HostileFederation(Local):
+    """Clients 0 to 2 are honest. 3 says that it is 0, 4 attacks in every round, 5 claims to be huge."""
+
+    executors: ClassVar = {"node-4-executor": "attacks", "node-5-executor": "claims"}
+
+    def start_process(self, name: str, *command: str) -> None:
+        if name == "node-3":
+            told = self.own / "node-3.toml"
+            told.write_text(told.read_text().replace("client = 3", "client = 0"))
+        if kind := self.executors.get(name):
+            command = ("python", str(Path(__file__).parent / "hostile_node.py"), kind, *command[4:])
+        super().start_process(name, *command)
+
+
+def peak(process) -> int:
+    """The most memory that a process had, in bytes."""
+    facts = Path(f"/proc/{process.pid}/status").read_text()
+    return 1024 * int(facts.partition("VmHWM:")[2].split()[0])
+
+
+def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
+    """Another's number, a huge size, an upload times -90, 600 MB, NaN, silence: refused or contained, named,
+    and the run ends as without them."""
+    deploy = {"deadline": enough_to_answer() / 2, "patience": 60.0, "fewest": 0.3, "largest_size_share": 0.3}
+    spec = spec_of("fedavg", "fixed", clients=6, rounds=6, personal=NEVER, deploy=deploy)
+    folder, memory, programs = tmp_path / "run", [], []
+    monkeypatch.setattr(local_federation, "Local", HostileFederation)
+    with started(spec, folder) as local:
+
+        def look(entry):
+            memory.append(peak(local.processes["executor"]))
+            programs.append(started_by(folder))
+
+        task = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        with RuntimeHttpClient(f"http://127.0.0.1:{local.ports[0]}") as stranger:
+            with pytest.raises(httpx.HTTPStatusError, match="401"):
+                stranger.AcquireTask(task)
+        local.watch(look, lambda message: None)
+    log = (folder / "deploy.log").read_text()
+    for sentence in (
+        "is turned away: it calls itself client 0, and its key is that of client 3",
+        "round 1: client 4 is quarantined: its upload's norm is",
+        "round 2: client 4 is quarantined: it does not tell its test_accuracy",
+        "round 3: client 4 is quarantined: its reply is larger than",
+        "round 5: client 4 does not answer; it is asked again in round 7",
+        "client 5 tells a size of 1e+09, which counts as",
+    ):
+        assert sentence in log
+    assert memory[-1] - memory[1] < 100_000_000  # while 600 MB were sent
+    assert programs[0]
+    assert not any("--token" in program for found in programs for program in found)
+    rounds = api.load(folder).rounds
+    assert all(entry["largest_weight"] < 0.301 for entry in rounds)
+    honest = near_nodes.deploy(spec, tmp_path / "honest", away=[(i, j) for i in (3, 4, 5) for j in range(9)])
+    assert rounds[-1]["global_accuracy"] > honest.rounds[-1]["global_accuracy"] - 0.03

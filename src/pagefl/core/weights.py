@@ -19,5 +19,5 @@ def capped_sizes(sizes: Floats, share: float) -> Floats:
         others = rest[count] + largest
         cap = share * others / (1 - share * count)
         if largest <= cap:
-            return np.minimum(sizes, cap)
+            return np.asarray(np.minimum(sizes, cap))
     raise AssertionError("the smallest of equal sizes is no more than its share")

@@ -49,7 +49,7 @@ def personal_step(message: Message, context: Context) -> Message:
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
     config, asked = context.node_config, message.content[wire.ASK]
     assert isinstance(asked, ConfigRecord)
-    if (theirs := asked.get("version")) != wire.VERSION:
+    if (theirs := str(asked.get("version", ""))) != wire.VERSION:
         raise UserError(
             f"the server has {f'pagefl {theirs}' if theirs else 'an older pagefl'}, and this node has pagefl "
             f"{wire.VERSION}; install the same"
