@@ -3,9 +3,11 @@
 import torch
 from federations import QUICK
 from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
+from pagefl.core.errors import UserError
 from pagefl.deploy import client_app, parties, server_app, wire
 from pagefl.experiments import spec as specs
 from pagefl.runtime.simulation import split
@@ -58,7 +60,10 @@ class NearGrid:
             if (client, round) in self.silent:
                 self.round = round
                 continue
-            reply = client_app.app(message, context)
+            try:
+                reply = client_app.app(message, context)
+            except UserError as error:  # as an executor does
+                reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
             if round:
                 self.round = round
                 if client in self.tamper and message.metadata.message_type == self.kind:

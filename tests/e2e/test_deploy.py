@@ -258,7 +258,7 @@ def peak(process) -> int:
 def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
     """Another's number, a huge size, an upload times -90, 600 MB, NaN, silence: refused or contained, named,
     and the run ends as without them."""
-    deploy = {"deadline": enough_to_answer() / 2, "patience": 60.0, "fewest": 0.3, "largest_size_share": 0.3}
+    deploy = {"deadline": enough_to_answer() / 2, "patience": 30.0, "fewest": 0.3, "largest_size_share": 0.3}
     spec = spec_of("fedavg", "fixed", clients=6, rounds=6, personal=NEVER, deploy=deploy)
     folder, memory, programs = tmp_path / "run", [], []
     monkeypatch.setattr(local_federation, "Local", HostileFederation)
@@ -269,9 +269,9 @@ def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
             programs.append(started_by(folder))
 
         task = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        with RuntimeHttpClient(f"http://127.0.0.1:{local.ports[0]}") as stranger:
-            with pytest.raises(httpx.HTTPStatusError, match="401"):
-                stranger.AcquireTask(task)
+        stranger = RuntimeHttpClient(f"http://127.0.0.1:{local.ports[0]}")
+        with stranger, pytest.raises(httpx.HTTPStatusError, match="401"):
+            stranger.AcquireTask(task)
         local.watch(look, lambda message: None)
     log = (folder / "deploy.log").read_text()
     for sentence in (
@@ -288,5 +288,6 @@ def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
     assert not any("--token" in program for found in programs for program in found)
     rounds = api.load(folder).rounds
     assert all(entry["largest_weight"] < 0.301 for entry in rounds)
-    honest = near_nodes.deploy(spec, tmp_path / "honest", away=[(i, j) for i in (3, 4, 5) for j in range(9)])
+    alone = spec.model_copy(update={"deploy": spec.deploy.model_copy(update={"patience": 0.1})})
+    honest = near_nodes.deploy(alone, tmp_path / "honest", away=[(i, j) for i in (3, 4, 5) for j in range(9)])
     assert rounds[-1]["global_accuracy"] > honest.rounds[-1]["global_accuracy"] - 0.03

@@ -14,6 +14,7 @@ from pagefl.game.messages import Orders
 from . import parties, wire
 from .introductions import NUMBER
 from .node import Node
+from .secagg import messages as secagg
 
 app = ClientApp()
 
@@ -31,19 +32,35 @@ def train(message: Message, context: Context) -> Message:
     """One round: observe, choose, train, learn, keep, answer."""
     node, orders, _ = _open(message, context)
     upload, told = node.answer(orders)
-    asked = message.content[wire.ASK]
-    return Message(
-        wire.pack(upload, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message
-    )
+    if node.spec.deploy.secure:
+        return secagg.mask(message, context, node, upload, told)
+    return Message(wire.pack(upload, told, wire.answered(message.content)), reply_to=message)
+
+
+@app.query("keys")
+def keys(message: Message, context: Context) -> Message:
+    """Stage 0 of secure aggregation."""
+    return secagg.keys(message, context)
+
+
+@app.query("shares")
+def shares(message: Message, context: Context) -> Message:
+    """Stage 1 of secure aggregation. Stage 2 is training."""
+    return secagg.shares(message, context)
+
+
+@app.query("unmask")
+def unmask(message: Message, context: Context) -> Message:
+    """Stage 3 of secure aggregation."""
+    return secagg.unmask(message, context)
 
 
 @app.evaluate()
 def personal_step(message: Message, context: Context) -> Message:
     """Try the personal steps on this client's hold-out, or take the one that was chosen."""
     node, orders, _ = _open(message, context)
-    asked = message.content[wire.ASK]
     told = node.personal_step(orders, wire.step(message.content))
-    return Message(wire.pack({}, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message)
+    return Message(wire.pack({}, told, wire.answered(message.content)), reply_to=message)
 
 
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:

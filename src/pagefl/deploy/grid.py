@@ -1,7 +1,9 @@
 """Nodes behind Flower's Grid: one message to each, sorted replies, deadlines."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic, sleep
+from typing import TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -17,8 +19,9 @@ from . import wire
 from .absences import Absences
 from .introductions import Introductions, Network, pull
 from .node import told_of_step
-from .remote import Replies, Reply
+from .remote import Exchanged, Replies, Reply
 
+T = TypeVar("T")
 POLL_SECONDS = 1.0
 # The SuperLink's answer for a node that has died, after a minute. Such a node is missing, not quarantined.
 GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
@@ -77,30 +80,40 @@ class GridNodes:
 
     def ask(self, orders: Orders) -> Replies:
         """One round of the clients that are ordered to train."""
-        content = wire.pack_orders(orders, self.run)
-        return self._ask(orders, MessageType.TRAIN, content, self.due, self.told)
+        return self._ask(orders, MessageType.TRAIN, self.question(orders), self.reply)
 
     def ask_for_step(self, orders: Orders, step: Step | None) -> Replies:
         """The personal step, or a trial of all of them."""
-        content, told = wire.pack_orders(orders, self.run, step), told_of_step(self.spec, step)
-        return self._ask(orders, MessageType.EVALUATE, content, {}, told)
+        told = told_of_step(self.spec, step)
+        read = partial(self._read, due={}, told=told)
+        return self._ask(orders, MessageType.EVALUATE, wire.pack_orders(orders, self.run, step), read)
 
     def _ask(
-        self, orders: Orders, kind: str, content: RecordDict, due: dict[str, torch.Size], told: set[str]
+        self, orders: Orders, kind: str, content: RecordDict, read: Callable[[RecordDict], Reply]
     ) -> Replies:
-        late, round = self._count_late(), orders.round
+        clients = orders.clients.tolist()
+        found = self.exchange(orders.round, kind, dict.fromkeys(clients, content), read)
+        missing = len(clients) - len(found.good) - len(found.refused)
+        return Replies(found.good, found.refused, missing, found.late)
+
+    def exchange(
+        self, round: int, kind: str, contents: Mapping[int, RecordDict], read: Callable[[RecordDict], T]
+    ) -> Exchanged[T]:
+        """One message to each of these clients, as far as they are here. `read` may refuse a reply."""
+        late = self._count_late()
         here = {
             number: node
             for node, number in self.met.numbers.items()
-            if not self.absences.left_out(number, round)
+            if number in contents and not self.absences.left_out(number, round)
         }
-        asked = [number for number in orders.clients.tolist() if number in here]
+        asked = sorted(here)
         messages = [
-            Message(content, dst_node_id=here[number], message_type=kind, group_id=str(round))
+            Message(contents[number], dst_node_id=here[number], message_type=kind, group_id=str(round))
             for number in asked
         ]
         waiting = dict(zip(self.network.push_messages(messages), asked, strict=True))
-        replies, refused = {}, {}
+        found: dict[int, T] = {}
+        refused: dict[int, str] = {}
         end = monotonic() + self.spec.deploy.deadline
         while waiting and monotonic() < end:
             for name, reply in pull(self.network, waiting):
@@ -109,7 +122,9 @@ class GridNodes:
                     continue
                 self.absences.heard(number)
                 try:
-                    replies[number] = self._checked(reply, round, due, told)
+                    content = wire.content(reply)
+                    self._check_question(content, round)
+                    found[number] = read(content)
                 except wire.Refused as reason:
                     refused[number] = str(reason)
             sleep(POLL_SECONDS if waiting else 0)
@@ -119,18 +134,27 @@ class GridNodes:
                 self.say(
                     f"round {round}: client {number} does not answer; it is asked again in round {again}"
                 )
-        missing = len(orders.clients) - len(replies) - len(refused)
-        return Replies(replies, refused, missing, late)
+        return Exchanged(found, refused, late)
 
-    def _checked(
-        self, reply: Message | wire.Refused, round: int, due: dict[str, torch.Size], told: set[str]
-    ) -> Reply:
-        content = wire.content(reply)
+    def question(self, orders: Orders, **more: int) -> RecordDict:
+        content = wire.pack_orders(orders, self.run)
+        ask = content[wire.ASK]
+        assert isinstance(ask, ConfigRecord)
+        ask.update(more)
+        return content
+
+    def reply(self, content: RecordDict, uploads: bool = True) -> Reply:
+        """A reply to the orders of a round."""
+        return self._read(content, self.due if uploads else {}, self.told)
+
+    def _read(self, content: RecordDict, due: Mapping[str, torch.Size], told: set[str]) -> Reply:
         wire.only(content, wire.ARRAYS, wire.NUMBERS, wire.ASK)
-        asked = content[wire.ASK]
+        return Reply(wire.arrays(content, due), wire.numbers(content, told))
+
+    def _check_question(self, content: RecordDict, round: int) -> None:
+        asked = content.get(wire.ASK)
         if not isinstance(asked, ConfigRecord) or dict(asked) != {"run": self.run, "round": round}:
             raise wire.Refused(f"it answers another question than that of round {round}")
-        return Reply(wire.arrays(content, due), wire.numbers(content, told))
 
     def _count_late(self) -> int:
         late = 0

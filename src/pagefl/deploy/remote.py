@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Set
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from pagefl.runtime.settings import DeploySettings
 from .norms import MAJORITY, UsualNorm
 from .told import HOLDOUT, NOT_JUDGED, UNTOLD_IN_A_ROUND, implausible
 
+T = TypeVar("T")
 NOBODY, NORMS = np.empty(0, np.int64), "remote.norms."
 
 
@@ -34,6 +35,14 @@ class Replies(NamedTuple):
     refused: dict[int, str]  # by client number: the reason
     missing: int  # clients that did not answer in time
     late: int  # replies to an earlier round, after its end
+
+
+class Exchanged(NamedTuple, Generic[T]):
+    """What came back of one message to each of some clients."""
+
+    good: dict[int, T]  # by client number: what was read of its reply
+    refused: dict[int, str]  # by client number: the reason
+    late: int  # replies to an earlier message
 
 
 class Nodes(Protocol):

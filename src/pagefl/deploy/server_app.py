@@ -31,6 +31,7 @@ from .grid import GridNodes
 from .introductions import Network
 from .node import told_by
 from .remote import RemoteClients
+from .secagg.server import secure_clients
 
 BYTES = 8  # of one number of an upload, at most
 BYTES_BESIDE = 1_000_000  # of a reply, besides its upload
@@ -95,7 +96,11 @@ def serve(
         told = told_by(spec, pays(terms, policy))
         network = connect(sum(BYTES * shape.numel() for shape in due.values()) + BYTES_BESIDE)
         nodes = GridNodes(network, spec, due, told, _run_id(out), say, numbers)
-        remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
+        if spec.deploy.secure:
+            trained = len(half.participants(1, spec.participation))
+            remote = secure_clients(half, follower.policy, policy, trained, nodes, spec.deploy, say)
+        else:
+            remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
         make_module = partial(task.fresh_module, spec.seed)
         # A stop takes effect at once: without its SuperLink the server would wait for the end of the round.
         return loop(

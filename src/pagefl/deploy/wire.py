@@ -71,6 +71,13 @@ def orders(
     )
 
 
+def answered(records: RecordDict) -> dict[str, int | float | str]:
+    """How a reply says what it answers."""
+    ask = records[ASK]
+    assert isinstance(ask, ConfigRecord)
+    return {"run": str(ask["run"]), "round": int(ask["round"])}  # type: ignore[arg-type]
+
+
 def step(records: RecordDict) -> Step | None:
     """The personal step to take; None: try all of them."""
     ask = records[ASK]
