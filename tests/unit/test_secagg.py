@@ -215,6 +215,16 @@ def test_a_client_beyond_the_range_is_left_out_and_named(tmp_path):
         deploy(spec, tmp_path, said)
 
 
+def test_a_node_may_insist_on_it(tmp_path):
+    spec, said = spec_of(rounds=1, personal=NEVER, deploy={"patience": 0.1}), []
+    parties.write(split(spec.make_task(), spec), tmp_path / "data")
+    grid = NearGrid(spec, tmp_path / "data")
+    grid.contexts[1000].node_config["secure"] = True
+    run = deploy(spec, tmp_path, said, near=grid)
+    assert run.rounds[0]["participants"] == 3
+    assert "this node uploads to runs with deploy.secure = true only" in said[0]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "players", "settings", "sentence"),
     [

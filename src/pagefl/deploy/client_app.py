@@ -76,6 +76,8 @@ def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
     for kind in own_code.KINDS:
         own_code.check_named(kind, specs.name_in(text, kind), config.get(kind), "the spec of this run")
     spec = specs.of_text(text)
+    if config.get("secure") and not spec.deploy.secure:
+        raise UserError("--node-config secure=true: this node uploads to runs with deploy.secure = true only")
     number = _number(config.get("client"), spec)
     run = str(asked["run"])
     if not run.isalnum():  # it becomes the name of a folder

@@ -98,7 +98,9 @@ def serve(
         nodes = GridNodes(network, spec, due, told, _run_id(out), say, numbers)
         if spec.deploy.secure:
             trained = len(half.participants(1, spec.participation))
-            remote = secure_clients(half, follower.policy, policy, trained, nodes, spec.deploy, say)
+            remote: RemoteClients = secure_clients(
+                half, follower.policy, policy, trained, nodes, spec.deploy, say
+            )
         else:
             remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
         make_module = partial(task.fresh_module, spec.seed)

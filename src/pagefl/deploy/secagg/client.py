@@ -93,7 +93,7 @@ class Secrets:
     def unmasking(self, round: int, alive: list[int], dead: list[int]) -> Table:
         """Stage 3: of each neighbour one share: of its seed if its values came, otherwise of its key."""
         self._go_on(round, 3)
-        held = dict(zip(self.record["held"], _list(self.record["shares"]), strict=True))  # type: ignore[call-overload]
+        held = dict(zip(_numbers(self.record["held"]), _list(self.record["shares"]), strict=True))
         if set(alive) & set(dead) or not set(alive) | set(dead) <= set(held):
             raise UserError(
                 "secure aggregation: the server asks for both secrets of a client, or for a stranger's"
@@ -102,7 +102,9 @@ class Secrets:
             raise UserError("secure aggregation: too few clients are left")
         self.record.clear()
         parts = {other: share_keys_plaintext_separate(held[other]) for other in (*alive, *dead)}
-        return {other: [parts[other][2 if other in alive else 3]] for other in parts}
+        return {
+            other: [of_seed if other in alive else of_key] for other, (_, _, of_seed, of_key) in parts.items()
+        }
 
     def _go_on(self, round: int, stage: int) -> None:
         """Each stage follows the one before, once.
@@ -117,7 +119,7 @@ class Secrets:
 
     def _keys(self) -> Table:
         pairs = iter(_list(self.record["keys"]))
-        return {other: [next(pairs), next(pairs)] for other in self.record["neighbours"]}  # type: ignore[union-attr]
+        return {other: [next(pairs), next(pairs)] for other in _numbers(self.record["neighbours"])}
 
 
 def vector(upload: State, sums: list[Sum], size: float, settings: DeploySettings) -> Floats:
@@ -132,6 +134,11 @@ def _shared(private: bytes, public: bytes) -> bytes:
 
 
 def _list(value: object) -> list[bytes]:
+    assert isinstance(value, list)
+    return value
+
+
+def _numbers(value: object) -> list[int]:
     assert isinstance(value, list)
     return value
 

@@ -41,7 +41,7 @@ def mask(message: Message, context: Context, node: Node, upload: State, told: di
 
 def unmask(message: Message, context: Context) -> Message:
     ask = _ask(message)
-    alive = [int(number) for number in message.content[wire.ASK]["alive"]]  # type: ignore[index,union-attr]
+    alive = [int(number) for number in message.content[wire.ASK]["alive"]]  # type: ignore[union-attr]
     return _reply(message, packed(_secrets(context).unmasking(ask["round"], alive, list(_table(message, 0)))))
 
 

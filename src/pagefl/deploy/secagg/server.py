@@ -238,7 +238,7 @@ def sum_of(
     thresholds: dict[int, int],
 ) -> masks.Words:
     """The sum without masks. `dead`: clients whose shares were given out, and whose values did not come."""
-    total = np.sum(list(masked.values()), axis=0, dtype=np.uint32)
+    total: masks.Words = np.asarray(np.sum(list(masked.values()), axis=0, dtype=np.uint32))
     for number in (*masked, *sorted(dead)):
         given = [shares[number][0] for shares in opened.values() if number in shares]
         if len(given) < thresholds[number]:
