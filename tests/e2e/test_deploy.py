@@ -236,14 +236,34 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
 
 
 class HostileFederation(Local):
-    """Clients 0 to 2 are honest. 3 says that it is 0, 4 attacks in every round, 5 claims to be huge."""
+    """Clients 0 to 2 are honest. 3 attacks in every round, 4 claims to be huge. A thief with a registered
+    key, that of number 5, says that it is 0."""
 
-    executors: ClassVar = {"node-4-executor": "attacks", "node-5-executor": "claims"}
+    executors: ClassVar = {"node-3-executor": "attacks", "node-4-executor": "claims"}
+
+    def prepare(self) -> None:
+        keys.make(self.keys, ["127.0.0.1", "localhost"], self.nodes + 1)
+        super().prepare()
+
+    @property
+    def starters(self):
+        return {**super().starters, "thief": self.start_thief}
+
+    def start_thief(self) -> None:
+        key = self.keys / keys.node_key(5)
+        self.flwr("supernode", "register", str(key.with_suffix(".pub")), "local")
+        known = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", str(key))
+        self.start_node(0, *known, name="thief")
+        arguments = self.processes["thief"].args
+        address = f"127.0.0.1:{arguments[arguments.index('--port') + 1]}"
+        self.start_executor("node", address, keys.node_secret(0), name="thief-executor")
 
     def start_process(self, name: str, *command: str) -> None:
-        if name == "node-3":
-            told = self.own / "node-3.toml"
-            told.write_text(told.read_text().replace("client = 3", "client = 0"))
+        if name == "thief":  # with a folder of its own
+            told = self.own / "node-0.toml"
+            own = self.own / "thief.toml"
+            own.write_text(told.read_text().replace('/node-0"', '/thief"'))
+            command = tuple(str(own) if part == str(told) else part for part in command)
         if kind := self.executors.get(name):
             command = ("python", str(Path(__file__).parent / "hostile_node.py"), kind, *command[4:])
         super().start_process(name, *command)
@@ -258,8 +278,8 @@ def peak(process) -> int:
 def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
     """Another's number, a huge size, an upload times -90, 600 MB, NaN, silence: refused or contained, named,
     and the run ends as without them."""
-    deploy = {"deadline": enough_to_answer() / 2, "patience": 30.0, "fewest": 0.3, "largest_size_share": 0.3}
-    spec = spec_of("fedavg", "fixed", clients=6, rounds=6, personal=NEVER, deploy=deploy)
+    deploy = {"deadline": enough_to_answer() / 2, "fewest": 0.5, "largest_size_share": 0.3}
+    spec = spec_of("fedavg", "fixed", clients=5, rounds=6, personal=NEVER, deploy=deploy)
     folder, memory, programs = tmp_path / "run", [], []
     monkeypatch.setattr(local_federation, "Local", HostileFederation)
     with started(spec, folder) as local:
@@ -275,12 +295,12 @@ def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
         local.watch(look, lambda message: None)
     log = (folder / "deploy.log").read_text()
     for sentence in (
-        "is turned away: it calls itself client 0, and its key is that of client 3",
-        "round 1: client 4 is quarantined: its upload's norm is",
-        "round 2: client 4 is quarantined: it does not tell its test_accuracy",
-        "round 3: client 4 is quarantined: its reply is larger than",
-        "round 5: client 4 does not answer; it is asked again in round 7",
-        "client 5 tells a size of 1e+09, which counts as",
+        "is turned away: it calls itself client 0, and its key is that of client 5",
+        "round 1: client 3 is quarantined: its upload's norm is",
+        "round 2: client 3 is quarantined: it does not tell its test_accuracy",
+        "round 3: client 3 is quarantined: its reply is larger than",
+        "round 5: client 3 does not answer; it is asked again in round 7",
+        "client 4 tells a size of 1e+09, which counts as",
     ):
         assert sentence in log
     assert memory[-1] - memory[1] < 100_000_000  # while 600 MB were sent
@@ -289,5 +309,5 @@ def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
     rounds = api.load(folder).rounds
     assert all(entry["largest_weight"] < 0.301 for entry in rounds)
     alone = spec.model_copy(update={"deploy": spec.deploy.model_copy(update={"patience": 0.1})})
-    honest = near_nodes.deploy(alone, tmp_path / "honest", away=[(i, j) for i in (3, 4, 5) for j in range(9)])
+    honest = near_nodes.deploy(alone, tmp_path / "honest", away=[(i, j) for i in (3, 4) for j in range(9)])
     assert rounds[-1]["global_accuracy"] > honest.rounds[-1]["global_accuracy"] - 0.03

@@ -119,7 +119,7 @@ def test_a_client_gives_away_no_two_secrets():
     with pytest.raises(UserError, match="does not follow"):
         everybody[0].unmasking(1, [0, 1, 2], [])  # it had one chance
     with pytest.raises(UserError, match="too few clients are left"):
-        everybody[1].unmasking(1, [0, 1], [2, 3, 4])
+        everybody[1].unmasking(1, [0, 1, 1], [2, 3, 4])
     assert len(everybody[2].unmasking(1, [0, 1, 2], [3, 4])) == 5
     with pytest.raises(UserError, match="does not follow"):
         everybody[2].unmasking(1, [3, 4, 0], [1, 2])

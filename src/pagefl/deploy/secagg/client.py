@@ -94,7 +94,8 @@ class Secrets:
         """Stage 3: of each neighbour one share: of its seed if its values came, otherwise of its key."""
         self._go_on(round, 3)
         held = dict(zip(_numbers(self.record["held"]), _list(self.record["shares"]), strict=True))
-        if set(alive) & set(dead) or not set(alive) | set(dead) <= set(held):
+        alive, dead = sorted(set(alive)), sorted(set(dead))
+        if set(alive) & set(dead) or not {*alive, *dead} <= held.keys():
             raise UserError(
                 "secure aggregation: the server asks for both secrets of a client, or for a stranger's"
             )
