@@ -1,5 +1,6 @@
 """Deployment against hostile, silent and foreign nodes. Real processes are in e2e."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -22,9 +23,10 @@ from typer.testing import CliRunner
 import pagefl
 from pagefl.cli import app as command_line
 from pagefl.core.errors import UserError
-from pagefl.deploy import client_app, keys, parties, wire
+from pagefl.deploy import client_app, executor, keys, parties, wire
 from pagefl.deploy.absences import Absences
 from pagefl.deploy.capped import CappedGrid
+from pagefl.deploy.executor import Executor
 from pagefl.deploy.local import Local
 from pagefl.deploy.norms import UsualNorm
 from pagefl.runtime.simulation import split
@@ -268,6 +270,69 @@ def test_the_rest_of_a_reply_is_not_waited_for():
     link.missing = set()
     (reply,) = grid.pull_messages(["asked"])
     assert reply.content == sent
+
+
+def an_executor(tmp_path, said):
+    (tmp_path / "secret").write_bytes(b"secret")
+    return Executor("node", "127.0.0.1:1", tmp_path / "secret", None, said.append)
+
+
+def test_an_executor_reports_what_went_wrong_and_goes_on(tmp_path, monkeypatch):
+    said, pushed, finished = [], [], []
+    working = an_executor(tmp_path, said)
+    message = Message(RecordDict(), dst_node_id=1, message_type=MessageType.TRAIN)
+    message.metadata.__dict__["_message_id"] = "asked"
+    monkeypatch.setattr(executor, "_alive", lambda client: nullcontext())
+    monkeypatch.setattr(executor, "pull_task_input", lambda client: (message, None, None, None))
+    monkeypatch.setattr(executor, "push_message", lambda client, reply, context: pushed.append(reply))
+    monkeypatch.setattr(executor, "push_task_output", lambda *output: finished.append(output[2:]))
+
+    def fail(message, context):
+        raise UserError("data = x: it cannot be read")
+
+    working.client_app = fail
+    working._try("token")
+    assert pushed[0].error.reason == "data = x: it cannot be read"
+    assert finished == [("failed", "data = x: it cannot be read")]
+    assert said == ["a message could not be answered: data = x: it cannot be read"]
+    monkeypatch.setattr(executor, "pull_task_input", raising(httpx.ConnectError("gone")))
+    working._try("token")
+    assert said[1:] == ["a task could not be finished: ConnectError: gone"]
+
+
+def raising(error):
+    def function(*arguments):
+        raise error
+
+    return function
+
+
+def test_an_executor_that_is_refused_says_so(tmp_path, monkeypatch):
+    working, asked = an_executor(tmp_path, []), []
+
+    def refuse(request):
+        asked.append(request)
+        return httpx.Response(503 if len(asked) == 1 else 401)
+
+    def client(*interceptors):
+        found = RuntimeHttpClient("http://node", interceptors=interceptors)
+        found._client = httpx.Client(transport=httpx.MockTransport(refuse))
+        return found
+
+    monkeypatch.setattr(executor, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(working, "_client", client)
+    with pytest.raises(UserError, match="it refuses this executor; expected a SuperNode or SuperLink"):
+        working.work()
+    assert len(asked) == 2
+    assert any("signature" in name for name in asked[0].headers)
+
+
+@pytest.mark.parametrize(("content", "sentence"), [(None, "cannot be read"), (b"", "the file is empty")])
+def test_an_executor_needs_its_secret(content, sentence, tmp_path):
+    if content is not None:
+        (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        Executor("node", "127.0.0.1:1", tmp_path / "secret", None, print)
 
 
 def certificate(path):
