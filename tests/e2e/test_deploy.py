@@ -278,8 +278,16 @@ def peak(process) -> int:
 def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
     """Another's number, a huge size, an upload times -90, 600 MB, NaN, silence: refused or contained, named,
     and the run ends as without them."""
-    deploy = {"deadline": enough_to_answer() / 2, "fewest": 0.5, "largest_size_share": 0.3}
-    spec = spec_of("fedavg", "fixed", clients=5, rounds=6, personal=NEVER, deploy=deploy)
+    deploy = {"deadline": enough_to_answer() / 2, "fewest": 0.5}
+    spec = spec_of(
+        "fedavg",
+        "fixed",
+        clients=5,
+        rounds=6,
+        personal=NEVER,
+        deploy=deploy,
+        defence={"largest_size_share": 0.3},
+    )
     folder, memory, programs = tmp_path / "run", [], []
     monkeypatch.setattr(local_federation, "Local", HostileFederation)
     with started(spec, folder) as local:

@@ -56,7 +56,7 @@ def test_a_node_with_anothers_number_is_refused_by_name(tmp_path):
 
 
 def test_a_size_claim_is_capped(tmp_path):
-    spec, said = spec_of(deploy={"largest_size_share": 0.4}), []
+    spec, said = spec_of(defence={"largest_size_share": 0.4}), []
 
     def claim(content):
         return replaced(content, told=MetricRecord({**content[wire.NUMBERS], "size": 1e9}))
@@ -65,7 +65,7 @@ def test_a_size_claim_is_capped(tmp_path):
     assert [entry["largest_weight"] for entry in deployed.rounds] == pytest.approx([0.4] * 5)
     (line,) = (line for line in said if "1e+09" in line)
     assert line.startswith("client 2 tells a size of 1e+09, which counts as ")
-    deployed = deploy(spec_of(deploy={"largest_size_share": 1.0}), tmp_path / "open", tamper={2: claim})
+    deployed = deploy(spec_of(defence={"largest_size_share": 1.0}), tmp_path / "open", tamper={2: claim})
     assert deployed.rounds[-1]["largest_weight"] > 0.99
 
 

@@ -67,10 +67,12 @@ class RemoteClients:
         experience: Set[str],
         settings: DeploySettings,
         say: Say,
+        largest_size_share: float = 1.0,
     ) -> None:
-        """`uploads`, `experience`: the names of the arrays that a node sends."""
+        """`uploads`, `experience`: the names of the arrays that a node sends. `largest_size_share`: of all
+        examples, that one client may claim."""
         self.nodes, self.clients, self.settings, self.say = nodes, clients, settings, say
-        self.uploads, self.experience = uploads, experience
+        self.uploads, self.experience, self.largest_size_share = uploads, experience, largest_size_share
         self.usual = {"experience": UsualNorm(), "upload": UsualNorm()}
         self.sizes: dict[int, float] = {}  # as they were told
 
@@ -161,14 +163,14 @@ class RemoteClients:
             if size < self.sizes[number] != before.get(number):
                 self.say(
                     f"client {number} tells a size of {self.sizes[number]:g}, which counts as {size:g}: "
-                    f"deploy.largest_size_share = {self.settings.largest_size_share}"
+                    f"defence.largest_size_share = {self.largest_size_share}"
                 )
 
     def _capped(self, clients: list[int]) -> Floats:
         """The sizes that these clients count with. Of one or two, neither can be called too large."""
         sizes = np.array([self.sizes[number] for number in clients], float)
         enough = len(clients) >= MAJORITY
-        return capped_sizes(sizes, self.settings.largest_size_share) if enough else sizes
+        return capped_sizes(sizes, self.largest_size_share) if enough else sizes
 
     def _refused(self, replies: dict[int, Reply], judged: bool) -> dict[int, str]:
         """The clients whose reply is refused, and why.

@@ -102,7 +102,9 @@ def serve(
                 half, follower.policy, policy, trained, nodes, spec.deploy, say
             )
         else:
-            remote = RemoteClients(nodes, clients, set(half.uploads), set(experience), spec.deploy, say)
+            names = (set(half.uploads), set(experience))
+            share = spec.defence.largest_size_share
+            remote = RemoteClients(nodes, clients, *names, spec.deploy, say, share)
         make_module = partial(task.fresh_module, spec.seed)
         # A stop takes effect at once: without its SuperLink the server would wait for the end of the round.
         return loop(

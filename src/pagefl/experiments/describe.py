@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from pagefl.algorithms import ALGORITHMS
 from pagefl.game.players import PLAYERS
-from pagefl.runtime.settings import DeploySettings, PersonalSettings
+from pagefl.runtime.settings import DefenceSettings, DeploySettings, PersonalSettings
 
 from .spec import RunSpec, own_settings
 from .tasks import BUILDERS
@@ -73,6 +73,7 @@ def every() -> dict[str, list[Setting]]:
     """All settings, grouped by what they belong to."""
     found = {"run": of_model(RunSpec), "personal": of_model(PersonalSettings, "personal.")}
     found |= {"deploy": of_model(DeploySettings, "deploy.")}
+    found |= {"defence": of_model(DefenceSettings, "defence.")}
     found |= {f"task {name}": of_builder(builder, "task.") for name, builder in BUILDERS.items()}
     found |= {f"algorithm {name}": of_builder(builder, "algorithm.") for name, builder in ALGORITHMS.items()}
     found |= {f"players {name}": of_builder(builder, "players.") for name, builder in PLAYERS.items()}

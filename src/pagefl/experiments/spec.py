@@ -30,6 +30,7 @@ from .tasks import BUILDERS, TASKS, players_of
 Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
 TABLES = ("task", "algorithm", "players")
+OF_SETTINGS = ("personal", "deploy", "defence")  # tables of the run's own settings
 LARGEST = 1_000_000  # bytes of the largest spec file
 DEEPEST = 20  # levels of tables and lists in a spec
 OLD_NAMES = {"landing": "decay"}  # players' settings, as version 0.1.0 called them
@@ -226,12 +227,12 @@ def put(raw: Raw, name: str, value: Any) -> None:
     table, _, own = name.rpartition(".")
     if table in TABLES:
         raw[table] = {**_table(table, raw.get(table, {})), own: value}
-    elif table in ("deploy", "personal") and isinstance(given := raw.get(table, {}), dict):
+    elif table in OF_SETTINGS and isinstance(given := raw.get(table, {}), dict):
         raw[table] = {**given, own: value}
     elif table:
         raise UserError(
             f"{shortened(name)} = {shown(value)}: {shortened(table)} is not a table; tables are "
-            f"{', '.join(TABLES)}, personal and deploy"
+            f"{', '.join((*TABLES, *OF_SETTINGS[:-1]))} and {OF_SETTINGS[-1]}"
         )
     else:
         raw[name] = value

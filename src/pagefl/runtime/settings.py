@@ -18,7 +18,7 @@ NO_MATTER = (
     "deploy",
 )  # do not change a simulation's result
 # Settings that came when there were results already: a run of before counts as one with their defaults.
-LATER = ("optimiser", "groups")
+LATER = ("optimiser", "groups", "defence")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -45,13 +45,7 @@ class DeploySettings(BaseModel):
         description="smallest share of the clients asked that must reply for a round to count",
     )
     largest_norm: Finite = Field(
-        10.0, gt=1, description="largest norm of an upload, as a multiple of the usual one"
-    )
-    largest_size_share: Finite = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="largest share of the total data size that one client may claim; more counts as this",
+        30.0, gt=1, description="largest norm of an upload, as a multiple of the usual one"
     )
     secure: bool = Field(
         False, description="whether uploads are aggregated securely: the server learns sums of them only"
@@ -93,6 +87,20 @@ class PersonalSettings(BaseModel):
         "end",
         description="when it is taken: after the last round, never, or every so many judged rounds and after "
         "the last one",
+    )
+
+
+class DefenceSettings(BaseModel):
+    """Settings of the server's defence against hostile clients."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    largest_size_share: Finite = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="largest share of a round's training examples that one of three or more clients counts "
+        "for; a larger claim is cut",
     )
 
 
@@ -216,6 +224,9 @@ class Settings(BaseModel):
         0, description="rounds between checkpoints that are kept for `pagefl verify`; 0 for none"
     )
     personal: PersonalSettings = Field(PersonalSettings(), description="settings of the personal step")
+    defence: DefenceSettings = Field(
+        DefenceSettings(), description="settings of the defence against hostile clients"
+    )
     deploy: DeploySettings = Field(DeploySettings(), description="settings of deployments")
     clients_every: Every = Field(
         1, description="rounds between records of every client's numbers; 0 for none"
@@ -261,7 +272,11 @@ class Settings(BaseModel):
     @classmethod
     def of_before(cls) -> dict[str, object]:
         """What a run had, in effect, before some settings existed: their defaults."""
-        return {name: cls.model_fields[name].default for name in LATER}
+        defaults = {name: cls.model_fields[name].default for name in LATER}
+        return {
+            name: value.model_dump() if isinstance(value, BaseModel) else value
+            for name, value in defaults.items()
+        }
 
     def shifts(self) -> list[tuple[int, DemandRatio]]:
         """The rounds from which the demand ratio changes, and its new values."""

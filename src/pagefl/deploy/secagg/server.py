@@ -25,7 +25,7 @@ from pagefl.runtime.settings import DeploySettings
 from . import masks
 from .client import Table, packed, unpacked
 from .messages import MASKED, SECAGG
-from .rules import FEWEST, Sum, check, is_weighted, sums_of
+from .rules import FEWEST, Sum, check, sums_of
 
 T = TypeVar("T")
 KEYS, SHARES, UNMASK = "query.keys", "query.shares", "query.unmask"
@@ -53,7 +53,6 @@ class SumsOnly:
         """`uploads`: a row of each."""
         self.uploads = uploads
         self.sums: dict[Sum, Tensor] = {}
-        self.by_size = torch.empty(0, dtype=torch.float64)
 
     @property
     def names(self) -> list[str]:
@@ -71,11 +70,9 @@ class SumsOnly:
         raise UserError(f"deploy.secure = true: nobody knows the single clients' {name!r}")
 
     def sum(self, name: str, ids: Integers, weights: Tensor) -> Tensor:
-        weighted = is_weighted(name, weights, self.by_size)
-        # If all have the same size, the two are one.
-        found = self.sums.get(Sum(name, weighted), self.sums.get(Sum(name, not weighted)))
-        assert found is not None
-        return found
+        known = {part.weighted: total for part, total in self.sums.items() if part.name == name}
+        equal = bool((weights == weights[0]).all())
+        return known[not equal] if len(known) > 1 else next(iter(known.values()))
 
 
 class SecureClients(RemoteClients):
@@ -189,7 +186,6 @@ class SecureClients(RemoteClients):
                 f"round {round}: the secure sum is damaged: its weights are {values[0]:.4g} in sum, and "
                 f"those that were told {weight.sum():.4g}; give the same command again"
             )
-        self.source.by_size = torch.from_numpy(weight / weight.sum())
         place = 1
         for part in self.sums:
             row = self.source.uploads[part.name]
