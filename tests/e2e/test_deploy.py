@@ -104,10 +104,11 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
         for name in ("node-1", "node-1-executor"):
             local.kill(name)
         local.watch(lambda entry: None, said.append)
-    assert [line.split(" (")[0] for line in said if "died" in line] == [
+    # More than once, as long as the SuperLink believes that the killed one is alive.
+    assert {line.split(" (")[0] for line in said if "died" in line} == {
         "node-1 has died and is started again",
         "node-1-executor has died and is started again",
-    ]
+    }
     rounds = api.load(folder).rounds
     assert [entry["round"] for entry in rounds] == [1, 2, 3]
     assert all(entry["participants"] >= 1 for entry in rounds)
