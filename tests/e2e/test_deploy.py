@@ -12,15 +12,22 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
+from typing import ClassVar
 
+import httpx
+import near_nodes
 import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.runtime import RuntimeHttpClient
 
 import pagefl
 from pagefl import api
 from pagefl.deploy import keys
+from pagefl.deploy import local as local_federation
 from pagefl.deploy.local import Local, started
 from pagefl.experiments import spec as specs
 from pagefl.runtime import checkpoint, record
@@ -89,14 +96,19 @@ def test_a_node_that_is_killed_comes_back(tmp_path):
         personal=NEVER,
         deploy={"deadline": enough_to_answer(), "fewest": 0.5},
     )
-    folder = tmp_path / "run"
+    folder, said = tmp_path / "run", []
     with started(spec, folder) as local:
         wait_for(lambda: rounds_of(folder) >= 1, "a round")
         (state,) = (local.own / "node-1").iterdir()
         before = checkpoint.read(state / checkpoint.NAME)[1]["round"]
-        local.kill("node-1")
-        local.start_node(1)
-        local.watch(lambda entry: None, lambda message: None)
+        for name in ("node-1", "node-1-executor"):
+            local.kill(name)
+        local.watch(lambda entry: None, said.append)
+    # More than once, as long as the SuperLink believes that the killed one is alive.
+    assert {line.split(" (")[0] for line in said if "died" in line} == {
+        "node-1 has died and is started again",
+        "node-1-executor has died and is started again",
+    }
     rounds = api.load(folder).rounds
     assert [entry["round"] for entry in rounds] == [1, 2, 3]
     assert all(entry["participants"] >= 1 for entry in rounds)
@@ -215,10 +227,96 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
     # Whoever runs tests in the background has interrupts ignored, and so would what they start.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    wait_for(lambda: any("flwr-clientapp" in program for program in started_by(folder)), "a node's app")
-    assert any("flwr-serverapp" in program for program in started_by(folder))
+    wait_for(lambda: rounds_of(folder) >= 1, "a round")
+    assert any("executor\0server" in program for program in started_by(folder))
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=SECONDS)
     assert started.returncode == 130
     assert "interrupted" in said
     assert not started_by(folder)
+
+
+class HostileFederation(Local):
+    """Clients 0 to 2 are honest. 3 attacks in every round, 4 claims to be huge. A thief with a registered
+    key, that of number 5, says that it is 0."""
+
+    executors: ClassVar = {"node-3-executor": "attacks", "node-4-executor": "claims"}
+
+    def prepare(self) -> None:
+        keys.make(self.keys, ["127.0.0.1", "localhost"], self.nodes + 1)
+        super().prepare()
+
+    @property
+    def starters(self):
+        return {**super().starters, "thief": self.start_thief}
+
+    def start_thief(self) -> None:
+        key = self.keys / keys.node_key(5)
+        self.flwr("supernode", "register", str(key.with_suffix(".pub")), "local")
+        known = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", str(key))
+        self.start_node(0, *known, name="thief")
+        arguments = self.processes["thief"].args
+        address = f"127.0.0.1:{arguments[arguments.index('--port') + 1]}"
+        self.start_executor("node", address, keys.node_secret(0), name="thief-executor")
+
+    def start_process(self, name: str, *command: str) -> None:
+        if name == "thief":  # with a folder of its own
+            told = self.own / "node-0.toml"
+            own = self.own / "thief.toml"
+            own.write_text(told.read_text().replace('/node-0"', '/thief"'))
+            command = tuple(str(own) if part == str(told) else part for part in command)
+        if kind := self.executors.get(name):
+            command = ("python", str(Path(__file__).parent / "hostile_node.py"), kind, *command[4:])
+        super().start_process(name, *command)
+
+
+def peak(process) -> int:
+    """The most memory that a process had, in bytes."""
+    facts = Path(f"/proc/{process.pid}/status").read_text()
+    return 1024 * int(facts.partition("VmHWM:")[2].split()[0])
+
+
+def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
+    """Another's number, a huge size, an upload times -90, 600 MB, NaN, silence: refused or contained, named,
+    and the run ends as without them."""
+    deploy = {"deadline": enough_to_answer() / 2, "fewest": 0.5}
+    spec = spec_of(
+        "fedavg",
+        "fixed",
+        clients=5,
+        rounds=6,
+        personal=NEVER,
+        deploy=deploy,
+        defence={"largest_size_share": 0.3},
+    )
+    folder, memory, programs = tmp_path / "run", [], []
+    monkeypatch.setattr(local_federation, "Local", HostileFederation)
+    with started(spec, folder) as local:
+
+        def look(entry):
+            memory.append(peak(local.processes["executor"]))
+            programs.append(started_by(folder))
+
+        task = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        stranger = RuntimeHttpClient(f"http://127.0.0.1:{local.ports[0]}")
+        with stranger, pytest.raises(httpx.HTTPStatusError, match="401"):
+            stranger.AcquireTask(task)
+        local.watch(look, lambda message: None)
+    log = (folder / "deploy.log").read_text()
+    for sentence in (
+        "is turned away: it calls itself client 0, and its key is that of client 5",
+        "round 1: client 3 is quarantined: its upload's norm is",
+        "round 2: client 3 is quarantined: it does not tell its test_accuracy",
+        "round 3: client 3 is quarantined: its reply is larger than",
+        "round 5: client 3 does not answer; it is asked again in round 7",
+        "client 4 tells a size of 1e+09, which counts as",
+    ):
+        assert sentence in log
+    assert memory[-1] - memory[1] < 100_000_000  # while 600 MB were sent
+    assert programs[0]
+    assert not any("--token" in program for found in programs for program in found)
+    rounds = api.load(folder).rounds
+    assert all(entry["largest_weight"] < 0.301 for entry in rounds)
+    alone = spec.model_copy(update={"deploy": spec.deploy.model_copy(update={"patience": 0.1})})
+    honest = near_nodes.deploy(alone, tmp_path / "honest", away=[(i, j) for i in (3, 4) for j in range(9)])
+    assert rounds[-1]["global_accuracy"] > honest.rounds[-1]["global_accuracy"] - 0.03

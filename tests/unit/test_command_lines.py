@@ -78,7 +78,7 @@ BAD = [
     ("run --set =3", "--set =3: expected NAME=VALUE"),
     (
         "run --set lr.x=1",
-        "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal and deploy",
+        "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal, deploy and defence",
     ),
     ("run --set task.name.x=1", "--set task.name.x=1: expected NAME=VALUE"),
     ("run --set deploy=3 --set deploy.fewest=1", "deploy.fewest = 1: deploy is not a table"),

@@ -11,20 +11,17 @@ import pytest
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
-from federations import QUICK
 from flwr.app import (
     Array,
     ArrayRecord,
     ConfigRecord,
-    Context,
     Error,
-    Message,
     MessageType,
     MetricRecord,
     RecordDict,
 )
 from flwr.common.constant import ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
+from near_nodes import CLIENTS, UNREADABLE, NearGrid, deploy, replaced, spec_of, with_values
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -33,7 +30,7 @@ from pagefl import api
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.errors import UserError
 from pagefl.deploy import app as apps
-from pagefl.deploy import client_app, keys, parties, server_app, wire
+from pagefl.deploy import keys, parties, server_app, wire
 from pagefl.deploy.node import Node
 from pagefl.experiments import spec as specs
 from pagefl.game.players import PLAYERS
@@ -41,110 +38,6 @@ from pagefl.report.progress import Progress, summary
 from pagefl.runtime import checkpoint, loop
 from pagefl.runtime.simulation import split
 from pagefl.trust.privacy.randomness import Simulated
-
-CLIENTS = 4
-UNREADABLE = object()
-# Flower's runtime sets it before an app begins
-TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-
-
-class NearGrid:
-    """Every node in this process. `tamper`: by client, what becomes of its reply. `slow`: (client, round)
-    answered a round late. `away`: (client, round) not there at all. `kind`: the messages whose replies are
-    tampered with."""
-
-    def __init__(self, spec, folder, tamper=None, slow=(), away=(), kind=MessageType.TRAIN):
-        self.kind = kind
-        self.tamper, self.slow, self.away, self.held, self.replies, self.round = (
-            tamper or {},
-            slow,
-            away,
-            [],
-            {},
-            0,
-        )
-        config = {"spec": spec.toml()}
-        self.contexts = {
-            1000 + i: Context(1, 1000 + i, self.config(folder, i), RecordDict(), config)
-            for i in range(spec.task["clients"])
-        }
-
-    @staticmethod
-    def config(folder, i):
-        return {"client": i, "data": str(folder / parties.client_file(i)), "state": str(folder / f"node-{i}")}
-
-    def get_node_ids(self):
-        self.replies |= dict(self.held)  # a new round begins
-        self.held = []
-        return [node for node in self.contexts if (node - 1000, self.round + 1) not in self.away]
-
-    def push_messages(self, messages):
-        names = []
-        for number, message in enumerate(messages):
-            names.append(f"{len(self.replies)}-{self.round}-{number}")
-            message.metadata.__dict__["_message_id"] = names[-1]
-            context = self.contexts[message.metadata.dst_node_id]
-            reply = client_app.app(message, context)
-            client = context.node_config["client"]
-            asked = message.content[wire.ASK]
-            if "round" in asked:
-                self.round = asked["round"]
-                if client in self.tamper and message.metadata.message_type == self.kind:
-                    changed = self.tamper[client](reply.content)
-                    reply = Message(changed, reply_to=message) if isinstance(changed, RecordDict) else changed
-                    if isinstance(reply, Error):
-                        reply = Message(reply, reply_to=message)
-                        reply.metadata.__dict__["_src_node_id"] = 1  # the SuperLink's own
-                if (client, self.round) in self.slow:
-                    self.held.append((names[-1], reply))
-                    continue
-            self.replies[names[-1]] = reply
-        return names
-
-    def pull_messages(self, names):
-        here = [name for name in names if name in self.replies]
-        for name in here:
-            if self.replies[name] is UNREADABLE:
-                del self.replies[name]
-                raise ValueError("whatever Flower's parsers raise")
-        return [self.replies.pop(name) for name in here]
-
-
-def spec_of(algorithm="fedavg", players="fixed", task="synthetic", **settings):
-    # so that agents learn in five short rounds
-    own = {"page": {"warm_up": 2, "epochs_max": 4}, "page-shared": {"explore": 0.8, "epochs_max": 4}}
-    own["dapfl"] = own["page"]
-    raw = {
-        "task": {"name": task, "clients": CLIENTS},
-        "algorithm": {"name": algorithm, **QUICK.get(algorithm, {})},
-        "players": {"name": players, **own.get(players, {})},
-    }
-    return specs.resolve(
-        {
-            "rounds": 5,
-            "epochs": 2,
-            "batch_size": 70 if "mlp" in task else 20,
-            "workers": 1,
-            "path": "rows" if "mlp" in task else "auto",
-            **raw,
-            **settings,
-        }
-    )
-
-
-def deploy(spec, folder, said=None, **grid):
-    data = folder / "data"
-    folder.mkdir(exist_ok=True)
-    if not data.exists():
-        parties.write(split(spec.make_task(), spec), data)
-    near = NearGrid(spec, data, **grid)
-    (folder / "run").mkdir(exist_ok=True)
-
-    def say(message):
-        if said is not None and not message.startswith("compiling"):  # on a machine that has not done so
-            said.append(message)
-
-    return server_app.serve(near, spec.toml(), data / parties.SERVER, folder / "run", say)
 
 
 def numbers(rounds):
@@ -219,23 +112,6 @@ def test_some_take_part(tmp_path):
     spec = spec_of("scaffold", participation=0.5)
     simulated, deployed = pagefl.run(spec), deploy(spec, tmp_path)
     assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-6)
-
-
-def replaced(content, arrays=None, told=None, ask=None, **more):
-    records = {
-        wire.ARRAYS: arrays or content[wire.ARRAYS],
-        wire.NUMBERS: told or content[wire.NUMBERS],
-        wire.ASK: ask or content[wire.ASK],
-    }
-    return RecordDict({**records, **more})
-
-
-def with_values(change):
-    def tamper(content):
-        own = wire.arrays(content, {"model": torch.Size([930])})
-        return replaced(content, wire.pack(change(own))[wire.ARRAYS])
-
-    return tamper
 
 
 HOSTILE = {
@@ -630,7 +506,8 @@ def test_two_nodes_that_say_they_are_the_same(tmp_path):
     grid = NearGrid(spec, tmp_path / "data")
     grid.contexts[1003].node_config["client"] = 1
     (tmp_path / "run").mkdir()
-    server_app.serve(grid, spec.toml(), tmp_path / "data" / parties.SERVER, tmp_path / "run", said.append)
+    server = tmp_path / "data" / parties.SERVER
+    server_app.serve(lambda largest: grid, spec.toml(), server, tmp_path / "run", said.append)
     assert said == ["node 1003 is turned away: it calls itself client 1, which another node is"]
 
 
@@ -684,12 +561,12 @@ def test_the_app_folder(tmp_path):
     from flwr.cli.config_utils import load_and_validate
 
     spec = spec_of("scaffold", "page")
-    apps.write(spec, tmp_path / "app", "/srv/run", "/srv/server.safetensors")
+    apps.write(spec, tmp_path / "app", "/srv/run", "/srv/server.safetensors", "/srv/keys")
     config, warnings = load_and_validate(tmp_path / "app" / "pyproject.toml")
     assert not warnings
     assert specs.of_text(config["tool"]["flwr"]["app"]["config"]["spec"]) == spec
     with pytest.raises(UserError, match="not empty"):
-        apps.write(spec, tmp_path / "app", "", "")
+        apps.write(spec, tmp_path / "app", "", "", "")
 
 
 def test_images_are_augmented_on_their_node(tmp_path):

@@ -1,11 +1,18 @@
 """`pagefl deploy`: a federation of real nodes, through Flower."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .console import Json, err
+
+
+class Side(StrEnum):
+    node = "node"
+    server = "server"
+
 
 app = typer.Typer(no_args_is_help=True, help="The same algorithms and players on real nodes, through Flower.")
 
@@ -39,11 +46,14 @@ def app_(
     data: Annotated[
         str, typer.Option(help="On the server's machine: its examples.")
     ] = "/var/lib/pagefl/server.safetensors",
+    keys: Annotated[
+        str, typer.Option(help="On the server's machine: folder of the clients' public keys, node-0.pub …")
+    ] = "/var/lib/pagefl/keys",
 ) -> None:
     """Write a ready Flower app for a spec: `flwr run FOLDER CONNECTION` runs it."""
     from pagefl.deploy import app as apps
 
-    err.print(f"wrote {apps.write(_spec(spec), out, run, data)}")
+    err.print(f"wrote {apps.write(_spec(spec), out, run, data, keys)}")
 
 
 @app.command()
@@ -67,15 +77,37 @@ def keys_(
     ] = Path("keys"),
     host: Annotated[list[str] | None, typer.Option(help="Name or address of the server. Repeatable.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many nodes get a key.")] = 4,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Give the certificates in the folder a new end; keys stay.")
+    ] = False,
 ) -> None:
     """Make a CA, the server's certificate, and a key for each node."""
     from pagefl.deploy import keys
 
+    if renew:
+        ca, server = keys.renew(out, host or [])
+        err.print(f"wrote {ca} and {server}; start the SuperLink again, and give nodes the new {keys.CA}")
+        return
     written = keys.make(out, host or ["127.0.0.1", "localhost"], nodes)
     err.print(
         f"wrote {len(written)} files to {out}; {keys.CA_KEY} is needed again only for another "
         "certificate: lock it away"
     )
+
+
+@app.command()
+def executor(
+    side: Annotated[Side, typer.Argument(help="Whose tasks: a node's or the server's.")],
+    address: Annotated[str, typer.Option(help="HOST:PORT of the SuperNode's or SuperLink's runtime API.")],
+    secret: Annotated[Path, typer.Option(help="The file of its --superexec-auth-secret-file.")],
+    ca: Annotated[
+        Path | None, typer.Option(help="Certificate that it is known by; without one, plain HTTP is spoken.")
+    ] = None,
+) -> None:
+    """Run the tasks of a SuperNode or SuperLink, with the installed pagefl and nothing else."""
+    from pagefl.deploy.executor import Executor
+
+    Executor(side.value, address, secret, ca, err.print).work()
 
 
 @app.command()

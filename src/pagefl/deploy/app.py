@@ -11,10 +11,11 @@ from pagefl.core.errors import UserError
 from pagefl.experiments.spec import RunSpec, of_text
 
 
-def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
-    """`out` and `data`: paths on the server's machine, of the run and of the server's examples."""
-    check_path("run", out)
-    check_path("data", data)
+def write(spec: RunSpec, folder: Path, out: str, data: str, keys: str) -> Path:
+    """`out`, `data` and `keys`: paths on the server's machine, of the run, of the server's examples and of
+    the clients' public keys."""
+    for name, path in (("run", out), ("data", data), ("keys", keys)):
+        check_path(name, path)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"out = {folder}: the folder is not empty; choose another")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +41,7 @@ def write(spec: RunSpec, folder: Path, out: str, data: str) -> Path:
                         "serverapp": "federation.server:app",
                         "clientapp": "federation.client:app",
                     },
-                    "config": {"spec": spec.toml(), "out": out, "data": data},
+                    "config": {"spec": spec.toml(), "out": out, "data": data, "keys": keys},
                 }
             }
         },

@@ -12,9 +12,10 @@ from pagefl.experiments.spec import RunSpec
 from pagefl.game.messages import Orders
 
 from . import parties, wire
+from .introductions import NUMBER
 from .node import Node
+from .secagg import messages as secagg
 
-NUMBER = "number"
 app = ClientApp()
 
 
@@ -22,7 +23,8 @@ app = ClientApp()
 def meet(message: Message, context: Context) -> Message:
     """Report which client this is, its number of examples, and the scores of the received model on them."""
     node, orders, number = _open(message, context)
-    return Message(wire.pack({}, {**node.meet(orders), NUMBER: number}), reply_to=message)
+    own = {**node.meet(orders), NUMBER: number}
+    return Message(wire.pack({}, own, {"version": wire.VERSION}), reply_to=message)
 
 
 @app.train()
@@ -30,31 +32,53 @@ def train(message: Message, context: Context) -> Message:
     """One round: observe, choose, train, learn, keep, answer."""
     node, orders, _ = _open(message, context)
     upload, told = node.answer(orders)
-    asked = message.content[wire.ASK]
-    return Message(
-        wire.pack(upload, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message
-    )
+    if node.spec.deploy.secure:
+        return secagg.mask(message, context, node, upload, told)
+    return Message(wire.pack(upload, told, wire.answered(message.content)), reply_to=message)
+
+
+@app.query("keys")
+def keys(message: Message, context: Context) -> Message:
+    """Stage 0 of secure aggregation."""
+    return secagg.keys(message, context)
+
+
+@app.query("shares")
+def shares(message: Message, context: Context) -> Message:
+    """Stage 1 of secure aggregation. Stage 2 is training."""
+    return secagg.shares(message, context)
+
+
+@app.query("unmask")
+def unmask(message: Message, context: Context) -> Message:
+    """Stage 3 of secure aggregation."""
+    return secagg.unmask(message, context)
 
 
 @app.evaluate()
 def personal_step(message: Message, context: Context) -> Message:
     """Try the personal steps on this client's hold-out, or take the one that was chosen."""
     node, orders, _ = _open(message, context)
-    asked = message.content[wire.ASK]
     told = node.personal_step(orders, wire.step(message.content))
-    return Message(wire.pack({}, told, {"run": str(asked["run"]), "round": orders.round}), reply_to=message)
+    return Message(wire.pack({}, told, wire.answered(message.content)), reply_to=message)
 
 
 def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
-    config = context.node_config
+    config, asked = context.node_config, message.content[wire.ASK]
+    assert isinstance(asked, ConfigRecord)
+    if (theirs := str(asked.get("version", ""))) != wire.VERSION:
+        raise UserError(
+            f"the server has {f'pagefl {theirs}' if theirs else 'an older pagefl'}, and this node has pagefl "
+            f"{wire.VERSION}; install the same"
+        )
     text = str(context.run_config["spec"])
     # The spec came over the network. The node's operator decides which code it may use.
     for kind in own_code.KINDS:
         own_code.check_named(kind, specs.name_in(text, kind), config.get(kind), "the spec of this run")
     spec = specs.of_text(text)
+    if config.get("secure") and not spec.deploy.secure:
+        raise UserError("--node-config secure=true: this node uploads to runs with deploy.secure = true only")
     number = _number(config.get("client"), spec)
-    asked = message.content[wire.ASK]
-    assert isinstance(asked, ConfigRecord)
     run = str(asked["run"])
     if not run.isalnum():  # it becomes the name of a folder
         raise UserError(f"run = {run!r}: expected letters and digits")

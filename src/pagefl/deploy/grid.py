@@ -1,12 +1,13 @@
 """Nodes behind Flower's Grid: one message to each, sorted replies, deadlines."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic, sleep
+from typing import TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
 
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step
@@ -15,12 +16,13 @@ from pagefl.game.messages import Orders
 from pagefl.runtime.halves import Say
 
 from . import wire
-from .client_app import NUMBER
+from .absences import Absences
+from .introductions import Introductions, Network, pull
 from .node import told_of_step
-from .remote import Replies, Reply
-from .told import UNTOLD_AT_FIRST, implausible
+from .remote import Exchanged, Replies, Reply
 
-POLL_SECONDS, AGAIN_SECONDS = 1.0, 60.0
+T = TypeVar("T")
+POLL_SECONDS = 1.0
 # The SuperLink's answer for a node that has died, after a minute. Such a node is missing, not quarantined.
 GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
@@ -33,15 +35,22 @@ class GridNodes:
     """
 
     def __init__(
-        self, grid: Grid, spec: RunSpec, due: dict[str, torch.Size], told: set[str], run: str, say: Say
+        self,
+        network: Network,
+        spec: RunSpec,
+        due: dict[str, torch.Size],
+        told: set[str],
+        run: str,
+        say: Say,
+        keys: Mapping[bytes, int] | None = None,
     ) -> None:
-        """`due`: the uploads that are expected, by name and shape. `told`: the numbers that are."""
-        self.grid, self.spec, self.due, self.told, self.run, self.say = grid, spec, due, told, run, say
+        """`due`: the uploads that are expected, by name and shape. `told`: the numbers that are. `keys`: the
+        clients' numbers by their public keys; None: nodes are believed."""
+        self.network, self.spec, self.due, self.told, self.run, self.say = network, spec, due, told, run, say
         self.clients = spec.task["clients"]
-        self.numbers: dict[int, int] = {}  # Flower's node id -> client number
-        self.asked_who: dict[str, int] = {}  # questions that are not answered yet: message id -> node id
-        self.not_before: dict[int, float] = {}  # when a refused node may try again
-        self.overdue: set[str] = set()  # messages of earlier rounds that are not answered yet
+        self.met = Introductions(network, self.clients, told, keys, run, say)
+        self.absences = Absences()
+        self.overdue: dict[str, int] = {}  # messages of earlier rounds that are not answered yet: to whom
         self.begun = False
 
     def meet(self, orders: Orders) -> dict[int, dict[str, float]]:
@@ -51,133 +60,113 @@ class GridNodes:
         come. Later it does not wait.
         """
         end = monotonic() + self.spec.deploy.patience
-        told = self._introduce(orders)
+        told = self.met.go_on(orders)
         if self.begun:
+            for number in told:  # it has come back
+                self.absences.heard(number)
             return told
-        while len(self.numbers) < self.clients and monotonic() < end:
+        while len(self.met.numbers) < self.clients and monotonic() < end:
             sleep(POLL_SECONDS)
-            told |= self._introduce(orders)
-        if len(self.numbers) < self.spec.deploy.fewest * self.clients:
+            told |= self.met.go_on(orders)
+        here = len(self.met.numbers)
+        if here < self.spec.deploy.fewest * self.clients:
             raise UserError(
-                f"{len(self.numbers)} of {self.clients} clients came within deploy.patience = "
+                f"{here} of {self.clients} clients came within deploy.patience = "
                 f"{self.spec.deploy.patience} "
                 "seconds; start the nodes that are missing and give the same command again"
             )
         self.begun = True
         return told
 
-    def _introduce(self, orders: Orders) -> dict[int, dict[str, float]]:
-        """Ask new nodes who they are, and read the answers that have come."""
-        present = set(self.grid.get_node_ids())
-        self.numbers = {node: number for node, number in self.numbers.items() if node in present}
-        waiting = {*self.asked_who.values(), *self.numbers}
-        fresh = [node for node in sorted(present - waiting) if monotonic() >= self.not_before.get(node, 0.0)]
-        content = wire.pack_orders(orders, self.run)
-        messages = [Message(content, dst_node_id=node, message_type=MessageType.QUERY) for node in fresh]
-        self.asked_who |= dict(zip(self.grid.push_messages(messages), fresh, strict=True))
-        found = {}
-        for name, reply in self._pull(self.asked_who):
-            node = self.asked_who.pop(name)
-            try:
-                number, told = self._who(reply)
-                found[number], self.numbers[node] = told, number
-            except wire.Refused as reason:
-                self.not_before[node] = monotonic() + AGAIN_SECONDS
-                self.say(f"node {node} is turned away: {reason}")
-        return found
-
-    def _who(self, reply: Message | None) -> tuple[int, dict[str, float]]:
-        content = _content(reply)
-        wire.only(content, wire.ARRAYS, wire.NUMBERS)
-        told = wire.numbers(content, {*self.told, NUMBER})
-        if problem := implausible(told, UNTOLD_AT_FIRST):
-            raise wire.Refused(problem)
-        number = told.pop(NUMBER)
-        if number not in range(self.clients):
-            raise wire.Refused(f"it calls itself client {number}, and there are {self.clients}")
-        if number in self.numbers.values():
-            raise wire.Refused(f"it calls itself client {int(number)}, which another node is")
-        return int(number), told
-
     def ask(self, orders: Orders) -> Replies:
         """One round of the clients that are ordered to train."""
-        content = wire.pack_orders(orders, self.run)
-        return self._ask(orders, MessageType.TRAIN, content, self.due, self.told)
+        return self._ask(orders, MessageType.TRAIN, self.question(orders), self.reply)
 
     def ask_for_step(self, orders: Orders, step: Step | None) -> Replies:
         """The personal step, or a trial of all of them."""
-        content, told = wire.pack_orders(orders, self.run, step), told_of_step(self.spec, step)
-        return self._ask(orders, MessageType.EVALUATE, content, {}, told)
+        told = told_of_step(self.spec, step)
+        read = partial(self._read, due={}, told=told)
+        return self._ask(orders, MessageType.EVALUATE, wire.pack_orders(orders, self.run, step), read)
 
     def _ask(
-        self, orders: Orders, kind: str, content: RecordDict, due: dict[str, torch.Size], told: set[str]
+        self, orders: Orders, kind: str, content: RecordDict, read: Callable[[RecordDict], Reply]
     ) -> Replies:
-        late, round = self._count_late(), orders.round
-        here = {number: node for node, number in self.numbers.items()}
-        asked = [number for number in orders.clients.tolist() if number in here]
+        clients = orders.clients.tolist()
+        found = self.exchange(orders.round, kind, dict.fromkeys(clients, content), read)
+        missing = len(clients) - len(found.good) - len(found.refused)
+        return Replies(found.good, found.refused, missing, found.late)
+
+    def exchange(
+        self, round: int, kind: str, contents: Mapping[int, RecordDict], read: Callable[[RecordDict], T]
+    ) -> Exchanged[T]:
+        """One message to each of these clients, as far as they are here. `read` may refuse a reply."""
+        late = self._count_late()
+        here = {
+            number: node
+            for node, number in self.met.numbers.items()
+            if number in contents and not self.absences.left_out(number, round)
+        }
+        asked = sorted(here)
         messages = [
-            Message(content, dst_node_id=here[number], message_type=kind, group_id=str(round))
+            Message(contents[number], dst_node_id=here[number], message_type=kind, group_id=str(round))
             for number in asked
         ]
-        waiting = dict(zip(self.grid.push_messages(messages), asked, strict=True))
-        replies, refused = {}, {}
+        waiting = dict(zip(self.network.push_messages(messages), asked, strict=True))
+        found: dict[int, T] = {}
+        refused: dict[int, str] = {}
         end = monotonic() + self.spec.deploy.deadline
         while waiting and monotonic() < end:
-            for name, reply in self._pull(waiting):
+            for name, reply in pull(self.network, waiting):
                 number = waiting.pop(name)
                 if _gone(reply):
                     continue
+                self.absences.heard(number)
                 try:
-                    replies[number] = self._checked(reply, round, due, told)
+                    content = wire.content(reply)
+                    self._check_question(content, round)
+                    found[number] = read(content)
                 except wire.Refused as reason:
                     refused[number] = str(reason)
             sleep(POLL_SECONDS if waiting else 0)
-        self.overdue |= set(waiting)
-        missing = len(orders.clients) - len(replies) - len(refused)
-        return Replies(replies, refused, missing, late)
+        self.overdue |= waiting
+        for number in sorted(waiting.values()):
+            if again := self.absences.note(number, round):
+                self.say(
+                    f"round {round}: client {number} does not answer; it is asked again in round {again}"
+                )
+        return Exchanged(found, refused, late)
 
-    def _checked(
-        self, reply: Message | None, round: int, due: dict[str, torch.Size], told: set[str]
-    ) -> Reply:
-        content = _content(reply)
+    def question(self, orders: Orders, **more: int) -> RecordDict:
+        content = wire.pack_orders(orders, self.run)
+        ask = content[wire.ASK]
+        assert isinstance(ask, ConfigRecord)
+        ask.update(more)
+        return content
+
+    def reply(self, content: RecordDict, uploads: bool = True) -> Reply:
+        """A reply to the orders of a round."""
+        return self._read(content, self.due if uploads else {}, self.told)
+
+    def _read(self, content: RecordDict, due: Mapping[str, torch.Size], told: set[str]) -> Reply:
         wire.only(content, wire.ARRAYS, wire.NUMBERS, wire.ASK)
-        asked = content[wire.ASK]
-        if not isinstance(asked, ConfigRecord) or dict(asked) != {"run": self.run, "round": round}:
-            raise wire.Refused(f"it answers another question than that of round {round}")
         return Reply(wire.arrays(content, due), wire.numbers(content, told))
 
+    def _check_question(self, content: RecordDict, round: int) -> None:
+        asked = content.get(wire.ASK)
+        if not isinstance(asked, ConfigRecord) or dict(asked) != {"run": self.run, "round": round}:
+            raise wire.Refused(f"it answers another question than that of round {round}")
+
     def _count_late(self) -> int:
-        came = dict(self._pull(self.overdue))
-        self.overdue -= set(came)
-        late = sum(not _gone(reply) for reply in came.values())
+        late = 0
+        for name, reply in pull(self.network, self.overdue):
+            number = self.overdue.pop(name)
+            if not _gone(reply):
+                self.absences.heard(number)
+                late += 1
         if late:
             self.say(f"{late} replies came after their round had ended, and are dropped")
         return late
 
-    def _pull(self, names: Iterable[str]) -> list[tuple[str, Message | None]]:
-        """The replies to these messages that have come; None for a reply that cannot be read.
 
-        Each is pulled separately. A reply may lie about what it answers, and an unreadable one must not
-        affect the others.
-        """
-        found: list[tuple[str, Message | None]] = []
-        for name in list(names):
-            try:
-                found += [(name, reply) for reply in self.grid.pull_messages([name])]
-            except Exception:  # malformed bytes may raise anything in Flower's parsers
-                found.append((name, None))
-        return found
-
-
-def _gone(reply: Message | None) -> bool:
-    return reply is not None and reply.has_error() and reply.error.code in GONE
-
-
-def _content(reply: Message | None) -> RecordDict:
-    if reply is None:
-        raise wire.Refused("its reply cannot be read")
-    if reply.has_error():
-        raise wire.Refused(
-            f"it answers with an error: {wire.quoted(reply.error.reason or f'code {reply.error.code}')}"
-        )
-    return reply.content
+def _gone(reply: Message | wire.Refused) -> bool:
+    return isinstance(reply, Message) and reply.has_error() and reply.error.code in GONE

@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -35,8 +36,9 @@ from .server_app import LOCK, LOG, OUTCOME
 
 HOST, CONNECTION = "127.0.0.1", "local"
 PROGRAMS = Path(sys.executable).parent  # Flower's programs find one another through PATH
-NODE_BYTES = 200_000_000  # memory of a SuperNode and its app
-LOOK_SECONDS, START_SECONDS, STOP_SECONDS = 0.5, 300.0, 10.0
+STARTED = (b"/flwr", b"/flower-", b"deploy\0executor")  # in the command lines of what is started
+NODE_BYTES = 500_000_000  # memory of a SuperNode and its executor
+LOOK_SECONDS, START_SECONDS, STOP_SECONDS, AGAIN_SECONDS = 0.5, 300.0, 10.0, 10.0
 
 
 class Local:
@@ -59,6 +61,8 @@ class Local:
         self.nodes = spec.task["clients"]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = f"{HOST}:{_free_port()}"
+        self.ports = {number: _free_port() for number in range(self.nodes)}
+        self.not_before: dict[str, float] = {}  # when a process that died may be started again
 
     def prepare(self) -> None:
         """Write keys, data and the app. What exists already is kept."""
@@ -75,7 +79,8 @@ class Local:
         if not (self.data / parties.SERVER).exists():
             parties.write(split(self.spec.make_task(), self.spec), self.data)
         if not (self.own / "app").exists():
-            app.write(self.spec, self.own / "app", str(self.folder), str(self.data / parties.SERVER))
+            server = str(self.data / parties.SERVER)
+            app.write(self.spec, self.own / "app", str(self.folder), server, str(self.keys))
         connection = {
             "address": self.address,
             "root-certificates": str(self.keys / keys.CA),
@@ -92,14 +97,36 @@ class Local:
             *("flower-superlink", "--host", host, "--port", port, "--enable-supernode-auth"),
             *("--ssl-ca-certfile", str(self.keys / keys.CA), "--ssl-certfile", str(self.keys / keys.SERVER)),
             *("--ssl-keyfile", str(self.keys / keys.SERVER_KEY), "--disable-runtime-dependency-installation"),
+            *self._guarded(keys.SERVER_SECRET),
         )
         self._wait_for_superlink()
+        self.start_executor("server", self.address, keys.SERVER_SECRET, "--ca", str(self.keys / keys.CA))
         known = [str((self.keys / keys.node_key(number)).with_suffix(".pub")) for number in range(self.nodes)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # each command takes seconds to start
             list(pool.map(lambda key: self.flwr("supernode", "register", key, CONNECTION), known))
-        for number in range(self.nodes):
-            self.start_node(number)
+        for start in self.starters.values():
+            start()
         self.flwr("run", str(self.own / "app"), CONNECTION)
+
+    @property
+    def starters(self) -> dict[str, Callable[[], None]]:
+        """What starts each of the nodes' processes."""
+        found: dict[str, Callable[[], None]] = {}
+        for number, port in self.ports.items():
+            executor = f"node-{number}-executor"
+            found[f"node-{number}"] = partial(self.start_node, number)
+            found[executor] = partial(
+                self.start_executor, "node", f"{HOST}:{port}", keys.node_secret(number), name=executor
+            )
+        return found
+
+    def revive(self, say: Say) -> None:
+        """Start the nodes' processes again that have died."""
+        for name, start in self.starters.items():
+            if self._dead(name) and monotonic() >= self.not_before.get(name, 0.0):
+                say(f"{name} has died and is started again (log: {self.logs / f'{name}.log'})")
+                start()
+                self.not_before[name] = monotonic() + AGAIN_SECONDS
 
     def start_node(self, number: int, *security: str, name: str | None = None) -> None:
         """`security`: options that replace the federation's CA and this node's key."""
@@ -113,13 +140,23 @@ class Local:
                 config[kind] = name_of
         told = self.own / f"node-{number}.toml"  # a file: Flower's options cannot quote every path
         told.write_text(tomli_w.dumps(config), encoding="utf-8")
-        key = str(self.keys / keys.node_key(number))
+        key, port = str(self.keys / keys.node_key(number)), str(_free_port() if name else self.ports[number])
         usual = ("--root-certificates", str(self.keys / keys.CA), "--auth-supernode-private-key", key)
         self.start_process(
             name or f"node-{number}",
-            *("flower-supernode", "--superlink", self.address, "--host", HOST, "--port", str(_free_port())),
-            *("--node-config", str(told), *(security or usual)),
+            *("flower-supernode", "--superlink", self.address, "--host", HOST, "--port", port),
+            *("--node-config", str(told), *self._guarded(keys.node_secret(number)), *(security or usual)),
         )
+
+    def start_executor(
+        self, side: str, address: str, secret: str, *more: str, name: str = "executor"
+    ) -> None:
+        own = ("--address", address, "--secret", str(self.keys / secret), *more)
+        self.start_process(name, "pagefl", "deploy", "executor", side, *own)
+
+    def _guarded(self, secret: str) -> tuple[str, ...]:
+        """Options by which only an executor that knows this secret gets tasks."""
+        return ("--isolation", "process", "--superexec-auth-secret-file", str(self.keys / secret))
 
     def start_process(self, name: str, *command: str) -> None:
         """Start a process that ends if we are killed.
@@ -152,7 +189,7 @@ class Local:
         return done.stdout
 
     def kill(self, name: str) -> None:
-        process = self.processes.pop(name)
+        process = self.processes[name]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
@@ -180,9 +217,7 @@ class Local:
             for path in Path("/proc").glob("[0-9]*/environ"):
                 with suppress(OSError):
                     program = (path.parent / "cmdline").read_bytes()
-                    if mark in path.read_bytes().split(b"\0") and (
-                        b"/flwr" in program or b"/flower-" in program
-                    ):
+                    if mark in path.read_bytes().split(b"\0") and any(name in program for name in STARTED):
                         os.kill(int(path.parent.name), signal.SIGKILL)
                         found = True
             sleep(0.1 if found else 0)
@@ -199,7 +234,7 @@ class Local:
             return True
 
     def watch(self, observe: Observe, say: Say) -> None:
-        """Pass on records and log lines until the server has written its outcome."""
+        """Pass on records and log lines until the server has written its outcome. Revive nodes that die."""
         shown = sweep.rounds_done(self.folder)
         rounds, log = Tail(self.folder / record.ROUNDS), Tail(self.folder / LOG)
         begun, served = monotonic(), False
@@ -215,7 +250,7 @@ class Local:
                     shown = entry["round"]
             if over:
                 break
-            if not alive and (served or monotonic() - begun > START_SECONDS):
+            if not alive and (served or self._dead("executor") or monotonic() - begun > START_SECONDS):
                 raise UserError(
                     f"the server has died; the same command goes on from its checkpoint (logs: {self.logs})"
                 )
@@ -224,6 +259,7 @@ class Local:
                     "the SuperLink has died; the same command goes on from the checkpoint (logs: "
                     f"{self.logs})"
                 )
+            self.revive(say)
             sleep(LOOK_SECONDS)
         if problem := json.loads((self.folder / OUTCOME).read_text())["problem"]:
             raise UserError(problem)

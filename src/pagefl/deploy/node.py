@@ -56,6 +56,7 @@ class Node:
         self.spec, self.folder = spec, folder / run
         module = spec.make_task().fresh_module(spec.seed)
         begin = halves.start(module, spec.make_algorithm(), spec, data.train)
+        self.row = begin.row
         self.block = halves.block(begin, halves.resident(begin, data, number))
         half = halves.client_half(begin, self.block)
         setup = halves.setup_of(spec, 1, number)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Set
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,13 +11,16 @@ from pagefl.core.algorithm import State
 from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Trials, Tuned
-from pagefl.game.messages import Answer, Orders, Told
+from pagefl.game.messages import SIZE, Answer, Orders, Told
+from pagefl.game.sizes import capped
 from pagefl.runtime.halves import Say
 from pagefl.runtime.settings import DeploySettings
 
+from .norms import UsualNorm
 from .told import HOLDOUT, NOT_JUDGED, UNTOLD_IN_A_ROUND, implausible
 
-NOBODY = np.empty(0, np.int64)
+T = TypeVar("T")
+NOBODY, NORMS = np.empty(0, np.int64), "remote.norms."
 
 
 class Reply(NamedTuple):
@@ -32,6 +35,14 @@ class Replies(NamedTuple):
     refused: dict[int, str]  # by client number: the reason
     missing: int  # clients that did not answer in time
     late: int  # replies to an earlier round, after its end
+
+
+class Exchanged(NamedTuple, Generic[T]):
+    """What came back of one message to each of some clients."""
+
+    good: dict[int, T]  # by client number: what was read of its reply
+    refused: dict[int, str]  # by client number: the reason
+    late: int  # replies to an earlier message
 
 
 class Nodes(Protocol):
@@ -56,16 +67,25 @@ class RemoteClients:
         experience: Set[str],
         settings: DeploySettings,
         say: Say,
+        *,
         compares: bool = True,
+        largest_size_share: float = 1.0,
     ) -> None:
         """`uploads`, `experience`: the names of the arrays that a node sends. `compares`: whether one upload
-        may be refused because of the others; with privacy, clipping bounds it instead."""
+        may be refused because of the others; with privacy, clipping bounds it instead. `largest_size_share`:
+        of all examples, that one client may claim."""
         self.nodes, self.clients, self.settings, self.say = nodes, clients, settings, say
-        self.uploads, self.experience, self.compares = uploads, experience, compares
+        self.uploads, self.experience = uploads, experience
+        self.compares, self.largest_size_share = compares, largest_size_share
+        self.usual = {"experience": UsualNorm(), "upload": UsualNorm()}
+        self.sizes: dict[int, float] = {}  # as they were told
 
     def meet(self, orders: Orders) -> Answer | None:
         found = self.nodes.meet(orders)
-        return Answer(NOBODY, NOBODY, {}, {}, self._table(found)) if found else None
+        if not found:
+            return None
+        self._note_sizes(found)
+        return Answer(NOBODY, NOBODY, {}, {}, self._table(found))
 
     def answer(self, orders: Orders) -> Answer:
         replies, asked = self.nodes.ask(orders), len(orders.clients)
@@ -87,6 +107,7 @@ class RemoteClients:
             }
 
         told = self._table({number: reply.told for number, reply in good.items()})
+        self._note_sizes({number: reply.told for number, reply in good.items()})
         absent = {"missing": replies.missing, "late": replies.late}
         return Answer(
             _array(good),
@@ -125,11 +146,26 @@ class RemoteClients:
         return {number: reply for number, reply in sorted(replies.good.items()) if number not in refused}
 
     def state(self) -> State:
-        """Nothing: clients keep their state on their nodes."""
-        return {}
+        """What norms were usual. Clients keep their own state on their nodes."""
+        return {NORMS + what: usual.tensor for what, usual in self.usual.items()}
 
     def load(self, tensors: State) -> None:
-        pass
+        for what, usual in self.usual.items():
+            if (found := tensors.get(NORMS + what)) is not None:
+                usual.load(found)
+
+    def _note_sizes(self, told: dict[int, dict[str, float]]) -> None:
+        """A client that tells a size which counts for less is named, once for each size that it tells."""
+        before = dict(self.sizes)
+        self.sizes |= {number: values[SIZE] for number, values in told.items()}
+        known = sorted(self.sizes)
+        counted = capped(np.array([self.sizes[number] for number in known]), self.largest_size_share)
+        for number, size in zip(known, counted, strict=True):
+            if size < self.sizes[number] != before.get(number):
+                self.say(
+                    f"client {number} tells a size of {self.sizes[number]:g}, which counts as {size:g}: "
+                    f"defence.largest_size_share = {self.largest_size_share}"
+                )
 
     def _refused(self, replies: dict[int, Reply], judged: bool) -> dict[int, str]:
         """The clients whose reply is refused, and why.
@@ -143,14 +179,13 @@ class RemoteClients:
         }
         for what, names in (("experience", self.experience), ("upload", self.uploads)):
             norms = {number: _norm(reply.arrays, names) for number, reply in replies.items()}
-            finite = sorted(norm for norm in norms.values() if np.isfinite(norm))
-            # The lower median: one of two clients is no majority.
-            usual = finite[(len(finite) - 1) // 2] if finite else 0.0
+            usual = self.usual[what].of(norms.values())
             for number, norm in norms.items():
                 if not np.isfinite(norm):
                     refused[number] = f"its {what} is not finite"
                 elif self.compares and usual and norm > self.settings.largest_norm * usual:
                     refused[number] = f"its {what}'s norm is {norm:.3g}, {norm / usual:.0f} times the median"
+            self.usual[what].note([norm for number, norm in norms.items() if number not in refused])
         return refused
 
     def _table(self, told: dict[int, dict[str, float]]) -> Told:

@@ -3,12 +3,14 @@
 import fcntl
 import json
 import secrets
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import HttpGrid
 
 from pagefl.core.errors import UserError
 from pagefl.experiments import spec as specs
@@ -24,11 +26,16 @@ from pagefl.runtime.loop import loop
 from pagefl.runtime.run import Run
 from pagefl.runtime.simulation import one_numeric_mode
 
-from . import parties
+from . import keys, parties
+from .capped import CappedGrid
 from .grid import GridNodes
+from .introductions import Network
 from .node import told_by
 from .remote import RemoteClients
+from .secagg.server import secure_clients
 
+BYTES = 8  # of one number of an upload, at most
+BYTES_BESIDE = 1_000_000  # of a reply, besides its upload
 RUN_ID, LOG, LOCK, OUTCOME = "run-id", "deploy.log", "server.lock", "outcome.json"
 app = ServerApp()
 
@@ -36,17 +43,22 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the server. It holds a lock as long as it lives, so that others can see that it is running."""
-    out = Path(str(context.run_config["out"]))
+    out, own_keys = (Path(str(context.run_config[name])) for name in ("out", "keys"))
+    assert isinstance(grid, HttpGrid)
     out.mkdir(parents=True, exist_ok=True)
     with (out / LOCK).open("w") as held, (out / LOG).open("a", buffering=1, encoding="utf-8") as log:
         fcntl.lockf(held, fcntl.LOCK_EX)
+        say = partial(print, file=log)
         try:
+            for line in keys.warnings(own_keys):
+                say(line)
             serve(
-                grid,
+                partial(CappedGrid, grid),
                 str(context.run_config["spec"]),
                 Path(str(context.run_config["data"])),
                 out,
-                partial(print, file=log),
+                say,
+                keys.numbers(own_keys),
             )
             write_whole(out / OUTCOME, json.dumps({"problem": None}))
         except Exception as error:
@@ -56,8 +68,18 @@ def main(grid: Grid, context: Context) -> None:
             raise
 
 
-def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
+def serve(
+    connect: Callable[[int], Network],
+    spec_text: str,
+    data: Path,
+    out: Path,
+    say: Say,
+    numbers: Mapping[bytes, int] | None = None,
+) -> Run:
     """Run from the start, or from the checkpoint in `out`.
+
+    `connect`: the network, which refuses replies of more bytes than it is told. `numbers`: the clients'
+    numbers by their public keys; None: nodes are believed.
 
     A checkpoint is written after every round, because a node keeps only two rounds.
     """
@@ -73,9 +95,21 @@ def serve(grid: Grid, spec_text: str, data: Path, out: Path, say: Say) -> Run:
         privacy.check_players(spec, follower.policy, policy)
         experience = policy.experience(np.array([0]))
         due = {name: rows.shape[1:] for name, rows in {**half.uploads, **experience}.items()}
-        nodes = GridNodes(grid, spec, due, told_by(spec, pays(terms, policy)), _run_id(out), say)
-        arrays = set(half.uploads), set(experience)
-        remote = RemoteClients(nodes, clients, *arrays, spec.deploy, say, compares=not terms.private)
+        told = told_by(spec, pays(terms, policy))
+        network = connect(sum(BYTES * shape.numel() for shape in due.values()) + BYTES_BESIDE)
+        nodes = GridNodes(network, spec, due, told, _run_id(out), say, numbers)
+        if spec.deploy.secure:
+            trained = len(half.participants(1, spec.participation))
+            remote: RemoteClients = secure_clients(
+                half, follower.policy, policy, trained, nodes, spec.deploy, say
+            )
+        else:
+            names = (set(half.uploads), set(experience))
+            remote = RemoteClients(
+                *(nodes, clients, *names, spec.deploy, say),
+                compares=not terms.private,
+                largest_size_share=terms.largest_size_share,
+            )
         make_module = partial(task.fresh_module, spec.seed)
         # A stop takes effect at once: without its SuperLink the server would wait for the end of the round.
         return loop(

@@ -4,11 +4,12 @@ Nothing is unpickled. What arrives is checked against what is expected.
 """
 
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from math import isinf
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from pagefl.core import layout
@@ -18,6 +19,7 @@ from pagefl.game.messages import Orders
 from pagefl.game.rewards import DemandRatio
 
 ARRAYS, NUMBERS, ASK = "arrays", "numbers", "ask"
+VERSION = version("pagefl")  # both sides of a federation have the same
 RAW = f"raw float32, rows {layout.VERSION}"
 
 
@@ -43,7 +45,7 @@ def pack_orders(orders: Orders, run: str, step: Step | None = None) -> RecordDic
 
     `step`: the personal step that the client takes.
     """
-    ask: dict[str, int | float | str] = {"run": run}
+    ask: dict[str, int | float | str] = {"run": run, "version": VERSION}
     if orders.round:
         ask |= {"round": orders.round, "demand": str(orders.demand), "mean_size": orders.mean_size}
         ask |= {"judged": int(orders.judged)}
@@ -67,6 +69,13 @@ def orders(
         mean_size=float(ask.get("mean_size", 1.0)),  # type: ignore[arg-type]
         judged=bool(ask.get("judged", 1)),
     )
+
+
+def answered(records: RecordDict) -> dict[str, int | float | str]:
+    """How a reply says what it answers."""
+    ask = records[ASK]
+    assert isinstance(ask, ConfigRecord)
+    return {"run": str(ask["run"]), "round": int(ask["round"])}  # type: ignore[arg-type]
 
 
 def step(records: RecordDict) -> Step | None:
@@ -113,6 +122,14 @@ def numbers(records: RecordDict, due: set[str]) -> dict[str, float]:
     if bad := [name for name, value in found.items() if not isinstance(value, int | float) or isinf(value)]:
         raise Refused(f"{_names(bad)} should be finite numbers")
     return {name: float(value) for name, value in found.items()}  # type: ignore[arg-type]
+
+
+def content(reply: Message | Refused) -> RecordDict:
+    if isinstance(reply, Refused):
+        raise reply
+    if reply.has_error():
+        raise Refused(f"it answers with an error: {quoted(reply.error.reason or f'code {reply.error.code}')}")
+    return reply.content
 
 
 def only(records: RecordDict, *names: str) -> None:

@@ -46,7 +46,27 @@ class DeploySettings(BaseModel):
         description="smallest share of the clients asked that must reply for a round to count",
     )
     largest_norm: Finite = Field(
-        100.0, gt=1, description="largest norm of an upload, as a multiple of the round's median"
+        30.0, gt=1, description="largest norm of an upload, as a multiple of the usual one"
+    )
+    secure: bool = Field(
+        False, description="whether uploads are aggregated securely: the server learns sums of them only"
+    )
+    secure_range: Finite = Field(
+        8.0,
+        gt=0,
+        description="with secure: largest value of an upload; a client with larger ones is left out",
+    )
+    secure_size: Count = Field(
+        10_000, description="with secure: largest data size that counts; larger ones count as this"
+    )
+    secure_threshold: Finite = Field(
+        0.6,
+        gt=0.5,
+        le=1,
+        description="with secure: share of a client's neighbours that must answer to take off its mask",
+    )
+    secure_neighbours: Every = Field(
+        0, description="with secure: clients, itself included, that hold shares of a client's mask; 0 for all"
     )
     tells: list[Literal["accuracy", "loss", "moves", "rewards", "holdout"]] = Field(
         ["accuracy", "loss", "moves", "rewards", "holdout"],
