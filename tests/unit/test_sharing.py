@@ -434,10 +434,12 @@ def test_what_the_settings_hold_fixed_is_not_searched(factor, column):
     assert not nothing.exploring
 
 
-def test_nothing_grows_with_the_number_of_clients():
-    few, many = (policies(clients=clients)[1] for clients in (10, 1000))
-    assert {n: v.shape for n, v in few.tensors.items()} == {n: v.shape for n, v in many.tensors.items()}
-    assert few.sent["point"].shape == (3,)
+def test_only_trust_grows_with_the_number_of_clients():
+    few, many = (policies(clients=clients)[1].tensors for clients in (10, 1000))
+    assert few.pop("trust").shape == (10,)
+    assert many.pop("trust").shape == (1000,)
+    assert {n: v.shape for n, v in few.items()} == {n: v.shape for n, v in many.items()}
+    assert policies(clients=10)[1].sent["point"].shape == (3,)
 
 
 def test_the_personal_step_is_searched_around_the_point():

@@ -1,0 +1,88 @@
+"""The weights that page-shared learns: scores by finite differences, and what becomes of hostile clients."""
+
+import numpy as np
+import pytest
+import torch
+from federations import Federation, task
+
+import pagefl
+from pagefl import UserError
+from pagefl.algorithms import ALGORITHMS
+from pagefl.game.players.trust import KEPT, LEAST, LONGEST, STEP, Trust
+from pagefl.game.uploads import Uploads
+from pagefl.runtime.settings import Settings
+
+
+class Seen:
+    """Uploads of which all is known."""
+
+    def __init__(self, falls, norms, sizes=None):
+        self.falls, self.norms = np.array(falls, float), np.array(norms, float)
+        self.sizes = np.ones(len(falls)) if sizes is None else np.array(sizes, float)
+
+
+def test_scores_are_falls_of_the_loss():
+    federation = Federation.of_task(task(), ALGORITHMS["fedavg"](), Settings(seed=1, batch_size=4, workers=1))
+    ids = np.arange(5)
+    federation.train(1, ids, np.full(5, 0.1), np.full(5, 2))
+    server, uploads = federation.server, Uploads(federation.server, 1, ids, np.ones(5))
+    sent, examples = server.sent["model"][0].double(), server.samples["game"]
+    x, y = examples.x.double(), examples.y
+
+    def loss(row: torch.Tensor) -> float:
+        weight, bias = row[:24].view(4, 6), row[24:]
+        return float(torch.nn.functional.cross_entropy(x @ weight.T + bias, y))
+
+    for i, row in enumerate(server.uploads["model"].double()):
+        ahead, behind = (loss(sent + step * (row - sent)) for step in (1e-4, -1e-4))
+        assert uploads.falls[i] == pytest.approx((behind - ahead) / 2e-4, rel=1e-3)
+        assert uploads.norms[i] == pytest.approx(float((row - sent).norm()), rel=1e-5)
+
+
+def test_one_round_of_trust():
+    """Updates are cut to three median norms; scores count from their mean, and by the largest."""
+    seen = Seen(falls=[1.0, 2.0, 3.0, -40.0], norms=[1.0, 1.0, 1.0, 40.0])
+    trust = Trust(5)
+    trust.tensor[:] = torch.tensor([9.0, 1.0, 0.0, 0.0, 0.0])
+    trust.learn(np.array([1, 2, 3, 4]), seen)
+    cut = np.array([1.0, 2.0, 3.0, -40.0 * LONGEST / 40])
+    off = cut - cut.mean()
+    expected = KEPT * np.array([1.0, 0, 0, 0]) + STEP * off / np.abs(off).max()
+    expected -= np.median(expected)
+    np.testing.assert_allclose(trust.tensor.numpy(), [9.0, *expected])  # who is absent keeps its trust
+    weights = trust.weights(np.array([1, 2, 3, 4]), seen)
+    unscaled = np.exp(expected) * np.array([1, 1, 1, LONGEST / 40])
+    np.testing.assert_allclose(weights, unscaled / unscaled.sum())
+
+
+def test_nobody_is_judged_where_all_uploads_are_alike():
+    seen, trust = Seen([0.5] * 3, [1.0] * 3, sizes=[1, 2, 5]), Trust(3)
+    trust.learn(np.arange(3), seen)
+    np.testing.assert_allclose(trust.weights(np.arange(3), seen), np.array([1, 2, 5]) / 8)
+
+
+def test_whoever_harms_for_long_has_no_weight():
+    seen, trust = Seen([1.0, 1.1, 0.9, -1.0], [1.0] * 4), Trust(4)
+    for _ in range(6):
+        trust.learn(np.arange(4), seen)
+    assert trust.tensor[3] < LEAST
+    assert trust.weights(np.arange(4), seen)[3] == 0
+
+
+@pytest.mark.slow
+def test_learned_weights_hold_where_sizes_do_not():
+    def accuracy(weights: str) -> float:
+        players = {"name": "page-shared", "weights": weights}
+        options = {"rounds": 15, "clients": 20, "players": players, "attack": {"name": "scale"}}
+        played = pagefl.run(task="synthetic", personal={"when": "never"}, judge_every=15, **options)
+        return played.rounds[-1]["global_accuracy"]
+
+    assert accuracy("size") < 0.3
+    assert accuracy("learned") > 0.6
+
+
+def test_ray_replaces_no_uploads():
+    cluster = pytest.importorskip("pagefl.runtime.cluster")
+    settings = Settings(executor="ray", attack={"name": "ipm"})
+    with pytest.raises(UserError, match=r"attack\.name = ipm: executor = ray"):
+        cluster.simulate(task(), ALGORITHMS["fedavg"](), settings, print)
