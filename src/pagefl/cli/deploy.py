@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import Json, err
+from .terminal import Json, err
 
 app = typer.Typer(no_args_is_help=True, help="The same algorithms and players on real nodes, through Flower.")
 
