@@ -42,7 +42,7 @@ class Actions:
     def start(self, name: str, spec: str) -> None:
         if not NAME.fullmatch(name):
             raise UserError(
-                f"name = {shown(name)}: expected letters, digits, '.', '_' and '-', and a letter or digit first"
+                f"name = {shown(name)}: expected letters, digits, '.', '_', '-', a letter or digit first"
             )
         path = self.root / name
         if path.exists() or self.starting(name):
@@ -57,7 +57,7 @@ class Actions:
             raise UserError(f"{name}: the run is going on already")
         if (path / DEPLOY).is_dir() or (path / OUTCOME).exists():
             raise UserError(
-                f"{name}: this run is a deployment; start its federation again with the command that started it"
+                f"{name}: this run is a deployment; start its federation again by the same command"
             )
         further = []
         if rounds is not None:
@@ -81,7 +81,7 @@ class Actions:
         """Record a request for another demand ratio, as `pagefl bias` does."""
         if not uses_demand:
             raise UserError(
-                f"bias: players = {about(path)['players']!r} do not learn from rewards, so that demand changes "
+                f"bias: players = {about(path)['players']!r} do not learn from rewards; demand changes "
                 "nothing for them"
             )
         facts = record.newest_facts(path)

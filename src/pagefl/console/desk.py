@@ -4,7 +4,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pagefl.report import tables
 from pagefl.runtime.own_files import SPEC
 
 IDLE = 120.0  # seconds without a question after which it ends
-KINDS = {"task": TASKS, "algorithm": ALGORITHMS, "players": PLAYERS}
+KINDS: dict[str, Mapping[str, object]] = {"task": TASKS, "algorithm": ALGORITHMS, "players": PLAYERS}
 
 
 def form() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Who may ask for what. Every request passes here before anything is looked up.
 
-- Loopback: only names of this machine are answered, so that a stranger's domain that is made to point here (DNS
-  rebinding) reaches nothing.
+- Loopback: only names of this machine are answered, so that a stranger's domain that is made to point here
+  (DNS rebinding) reaches nothing.
 - Elsewhere, or with `--token`: a token, once as ?token=…, then as a cookie.
 - A POST needs the page's own token, and must come from a page of this server.
 """
@@ -129,7 +129,7 @@ async def _body(receive: Receive) -> bytes | None:
         message = await receive()
         if message["type"] != "http.request":
             return None
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if len(body) > LARGEST_BODY:
             return None
         if not message.get("more_body"):

@@ -1,4 +1,4 @@
-"""Asks the desk, a helper process that has imported the whole package. It ends when it is idle, or when we end."""
+"""Asks the desk, a helper process that has imported the whole package. It ends when it is idle, or we are."""
 
 import asyncio
 import json
@@ -21,7 +21,8 @@ class Helper:
         """The desk's answer. Raises a UserError if that is what the question led to."""
         async with self.turn:
             process = await self._ready()
-            assert process.stdin and process.stdout
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(json.dumps({"question": question, **details}).encode() + b"\n")
             try:
                 await process.stdin.drain()

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 PIECE = 4_000_000  # bytes read at a time
 LONGEST = 32_000_000  # bytes of a line
+HEAD = 500  # bytes at the start of a file, by which another file of its name is noticed
 FIRST_STRIDE = 128  # bytes between two samples of a short file: less than a line
 
 Parsed = TypeVar("Parsed")
@@ -39,7 +40,7 @@ class Tail:
     """The lines that are added to a file."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.place, self.file_number = path, 0, -1
+        self.path, self.place, self.head = path, 0, b""
 
     def new(self) -> tuple[bool, list[bytes]]:
         """Whether the file was cut or replaced since, so that it is read from its start; and new lines.
@@ -49,11 +50,11 @@ class Tail:
         with regular(self.path) as file:
             if file is None:
                 return False, []
-            facts = os.fstat(file)
-            again = self.file_number not in (-1, facts.st_ino) or facts.st_size < self.place
+            head = os.pread(file, HEAD, 0)
+            again = not head.startswith(self.head) or os.fstat(file).st_size < self.place
             if again:
                 self.place = 0
-            self.file_number = facts.st_ino
+            self.head = head
             content = os.pread(file, PIECE, self.place)
             if b"\n" not in content and len(content) == PIECE:
                 content = os.pread(file, LONGEST, self.place)
@@ -69,12 +70,12 @@ class Tail:
 class Samples(Generic[Parsed]):
     """Lines that are evenly spaced over a file, and the last one, however long the file is.
 
-    Samples lie on a grid that gets twice as wide whenever the file has outgrown it, so that few are read again.
+    Samples lie on a grid that gets twice as wide when the file has outgrown it, so that few are read again.
     """
 
     def __init__(self, path: Path, most: int, parse: Callable[[bytes], Parsed | None]) -> None:
         self.path, self.most, self.parse = path, most, parse
-        self.stride, self.size, self.file_number = FIRST_STRIDE, 0, -1
+        self.stride, self.size, self.head = FIRST_STRIDE, 0, b""
         self.known: dict[int, Parsed | None] = {}  # by where the line starts
         self.starts: dict[int, int] = {}  # by grid point: where the first line after it starts
 
@@ -82,10 +83,10 @@ class Samples(Generic[Parsed]):
         with regular(self.path) as file:
             if file is None:
                 return []
-            facts = os.fstat(file)
-            if facts.st_ino != self.file_number or facts.st_size < self.size:
+            head, size = os.pread(file, HEAD, 0), os.fstat(file).st_size
+            if not head.startswith(self.head) or size < self.size:
                 self.stride, self.known, self.starts = FIRST_STRIDE, {}, {}
-            self.file_number, self.size = facts.st_ino, facts.st_size
+            self.head, self.size = head, size
             while self.size > self.stride * self.most:
                 self.stride *= 2
             last = _last_line(file, self.size)
@@ -111,7 +112,7 @@ class Samples(Generic[Parsed]):
 
 
 def _line_after(file: int, place: int) -> int:
-    """Where the first line starts that does so at this place or later; the end of the file if there is none."""
+    """Where the first line starts that does so at this place or later; the end of the file if none does."""
     if not place:
         return 0
     at, size = place - 1, 1024

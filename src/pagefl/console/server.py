@@ -32,9 +32,7 @@ def serve(root: Path, host: str, port: int, say: Callable[[str], None], *, with_
     shown = f"[{host}]" if ":" in host else host
     say(f"console of {root}: http://{shown}:{port}/ (Ctrl-C ends it; runs go on)")
     if keys.token:
-        say(
-            f"it needs a token: open http://{shown}:{port}/?token=… with the content of {_keep(keys.token, root)}"
-        )
+        say(f"it needs a token: add ?token=… with the content of {_keep(keys.token, root)}")
     config = uvicorn.Config(
         app,
         host=host,

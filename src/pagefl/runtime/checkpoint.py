@@ -18,7 +18,7 @@ from .facts import NAME as NAME
 from .facts import PREVIOUS as PREVIOUS
 from .facts import Damaged as Damaged
 from .facts import parsed
-from .facts import read as read_facts  # noqa: F401
+from .facts import read_facts as read_facts
 
 
 def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ def parse(text: str) -> dict[str, Any]:
     return content
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
     """Read only the facts, which have their own checksum. This is fast even if the tensors are large."""
     if not path.is_file():
         raise Damaged(f"{path} is missing")

@@ -84,7 +84,7 @@ def newest_facts(directory: Path) -> dict[str, Any] | None:
     if not has_begun(directory):
         return None
     try:
-        return facts.read(directory / facts.NAME)
+        return facts.read_facts(directory / facts.NAME)
     except facts.Damaged as damage:
         raise UserError(
             f"{damage}; `pagefl resume {directory}` goes on from the one before it, if that is whole"

@@ -4,7 +4,7 @@ import {css, el, onTheme, short, speak} from "./page.js";
 // the colours of reports
 export const COLOURS = ["#3b82f6", "#e8710a", "#14a06f", "#a35cf0", "#e0457b", "#0e9aa7", "#b08900", "#8a8f98", "#9a4a1f", "#5b8c12", "#5666c4", "#c23b3b"];
 export const DASHES = {solid: [], dash: [7, 4], dot: [2, 3], dashdot: [7, 3, 2, 3]};
-const MARGIN = {left: 54, right: 14, top: 18, bottom: 36};
+const MARGIN = {left: 54, right: 16, top: 28, bottom: 36};
 const TICK = "11px system-ui, sans-serif";
 
 // Charts in sight are drawn one per frame, so that no frame is long.
@@ -119,17 +119,18 @@ export class LineChart extends Figure {
   draw() {
     const {pen, width, height} = this.pen(), curves = this.curves();
     if (!curves.length || width < 80) return;
-    const xRange = range(curves.map(({xs, ys}) => [xs, ys]), 0, false, this.x === "round");
+    const byRound = this.x === "round";  // also of rounds without a value
+    const xRange = range(curves.map(({xs, ys}) => [xs, byRound ? xs : ys]), 0, false, byRound);
     const yRange = range(curves.map(({xs, ys}) => [xs, ys]), 1, this.scale === "log", false, this.bounds);
     if (this.zero) yRange[0] = 0;
     const box = {left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom};
     const toX = linear(xRange, [box.left, box.right]), toY = (this.scale === "log" ? logarithmic : linear)(yRange, [box.bottom, box.top]);
     this.toX = toX; this.box = box; this.shown = curves;
     this.axes(pen, box, xRange, yRange, toX, toY);
-    if (this.x === "round") this.drawMarks(pen, box, toX, xRange);
+    if (byRound) this.drawMarks(pen, box, toX, xRange);
     pen.save();
-    pen.beginPath(); pen.rect(box.left, box.top - 4, box.right - box.left, box.bottom - box.top + 8); pen.clip();
-    for (const curve of curves) drawCurve(pen, curve, toX, toY, this.scale === "log", this.x !== "round");
+    pen.beginPath(); pen.rect(box.left - 6, box.top - 6, box.right - box.left + 12, box.bottom - box.top + 12); pen.clip();
+    for (const curve of curves) drawCurve(pen, curve, toX, toY, this.scale === "log", !byRound);
     pen.restore();
     if (this.at !== null) this.drawReading(pen, box, toX, toY);
   }

@@ -10,7 +10,7 @@ const COLUMNS = [
   {title: "Round", key: row => row.round ?? -1},
   {title: "Global accuracy", key: row => row.global_accuracy ?? -1},
   {title: "Local accuracy", key: row => row.local_accuracy ?? -1},
-  {title: "Left", label: "Left or last change", key: row => row.left ?? 1e12 - (row.changed ?? 0)},
+  {title: "Time", label: "time left, or last change", key: row => row.left ?? 1e12 - (row.changed ?? 0)},
 ];
 const rows = new Map(), made = new Map(), picked = new Set();  // by name
 let sorted = 8, down = false;
@@ -44,7 +44,7 @@ function tableRow(row) {
     el("th", {scope: "row"}, el("a", {href: `/runs/${address(row.name)}`}, row.name), row.problem ? el("p", {class: "problem"}, row.problem) : null),
     el("td", {"data-label": "State"}, stateBadge(row.state)),
     el("td", {"data-label": "Task"}, row.task ?? "–"),
-    el("td", {"data-label": "Method"}, row.method ?? "–", row.seed == null ? null : el("span", {class: "dim"}, ` seed ${row.seed}`)),
+    el("td", {"data-label": "Method"}, el("span", {}, row.method ?? "–", row.seed == null ? null : el("span", {class: "dim"}, ` seed ${row.seed}`))),
     el("td", {"data-label": "Round", class: "number"}, el("span", {class: "pair"}, el("span", {}, `${row.round ?? 0} / ${row.rounds ?? "?"}`), progress)),
     accuracy(row, "Global"), accuracy(row, "Local"),
     el("td", {"data-label": row.running ? "Left" : "Last change"}, when));

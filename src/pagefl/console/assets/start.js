@@ -11,14 +11,14 @@ function field(setting) {
   const id = `field-${setting.name}`, help = `${id}-help`, wrong = `${id}-wrong`;
   const choices = setting.type.startsWith("one of ") && !setting.type.includes(" or ") ? setting.type.slice(7).split(", ")
     : setting.type === "true or false" ? ["true", "false"] : null;
-  const input = setting.options ? el("select", {id}, ...setting.options.map(name => el("option", {value: name}, name)))
+  const input = setting.options ? el("select", {id}, ...setting.options.map(name => el("option", {value: name}, name || "default")))
     : choices ? el("select", {id}, el("option", {value: ""}, `default: ${setting.default}`), ...choices.map(name => el("option", {value: name}, name)))
       : el("input", {id, type: "text", placeholder: setting.default, autocomplete: "off", spellcheck: false,
         inputMode: /^(integer|number)$/.test(setting.type) ? "decimal" : "text"});
   input.name = setting.name;
   input.setAttribute("aria-describedby", `${help} ${wrong}`);
   const error = el("span", {id: wrong, class: "wrong", role: "alert"});
-  const about = [setting.meaning, setting.options || choices ? "" : [setting.type, setting.range].filter(Boolean).join(", ")].filter(Boolean).join(" · ");
+  const about = [setting.meaning, setting.options || choices ? "" : [setting.type, setting.range.replace(/(, )?[<≤] \S*e\+\S+/, "")].filter(Boolean).join(", ")].filter(Boolean).join(" · ");
   const made = el("div", {class: "field"}, el("label", {for: id}, setting.label ?? setting.name), input, error, el("span", {id: help, class: "help"}, about));
   fields.set(setting.name, {input, error, choices});
   input.addEventListener("input", () => changed(setting.name));
@@ -54,8 +54,8 @@ function build(found) {
   schema = found;
   const setting = name => Object.values(schema.groups).flat().find(one => one.name === name);
   const names = KINDS.map(kind => ({name: kind, type: "", options: kind === "players" ? ["", ...schema.names[kind]] : schema.names[kind], default: "",
-    meaning: {task: "data and model", algorithm: "how models are trained and put together", players: "who chooses lr, epochs and weights; empty: as the algorithm means it"}[kind]}));
-  const own = {name: "name", type: "text", default: "", range: "", meaning: "the run's directory"};
+    meaning: {task: "data and model", algorithm: "how models are trained and put together", players: "who chooses lr, epochs and weights; by default, those that the algorithm names"}[kind]}));
+  const own = {name: "name", type: "", default: "", range: "", meaning: "the run's directory"};
   byId("first").append(field(own), ...names.map(field), ...FIRST.map(name => field({...setting(name), ...(name === "task.clients" ? {label: "clients", meaning: "clients of the federation"} : {})})));
   const rest = ["run", "personal"].flatMap(title => schema.groups[title]).filter(one => !FIRST.includes(one.name) && !KINDS.includes(one.name));
   byId("groups").append(...KINDS.map(kind => el("div", {id: `own-${kind}`})), group("All other settings", rest));
