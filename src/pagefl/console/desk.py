@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pagefl import comparing
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.errors import UserError
 from pagefl.experiments import defaults, describe, own_code
 from pagefl.experiments import spec as specs
 from pagefl.experiments.tasks import TASKS
 from pagefl.game.players import PLAYERS
-from pagefl.report import tables
 from pagefl.runtime.own_files import SPEC
 
 IDLE = 120.0  # seconds without a question after which it ends
@@ -87,6 +85,9 @@ def settings(path: str) -> dict[str, Any]:
 
 def compare(paths: list[str], names: list[str]) -> dict[str, Any]:
     """The tables of `pagefl compare`, and what was left out."""
+    from pagefl import comparing  # pandas is large, and needed only here
+    from pagefl.report import tables
+
     said: list[str] = []
     found = comparing.compare(paths, say=said.append)
     shorter = dict(zip(paths, names, strict=True))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from pagefl.core.errors import UserError
@@ -39,7 +40,8 @@ class Helper:
 
     def end(self) -> None:
         if self.process and self.process.returncode is None:
-            self.process.kill()
+            with suppress(ProcessLookupError):  # its pipe is closed with the event loop, which ends it too
+                self.process.kill()
         self.process = None
 
     async def _ready(self) -> asyncio.subprocess.Process:

@@ -98,16 +98,18 @@ class Watch:
         return self.row
 
     def _read(self, process: int | None) -> Row:
-        row: Row = {"name": self.name, "state": "failed", "running": process is not None}
+        row: Row = {"name": self.name, "state": "failed", "running": process is not None, "problem": None}
         try:
             check_own_files(self.path)
             row |= about(self.path)
-            rounds = self.samples.look()
-            row |= {"state": state_of(self.path, process), "problem": None}
         except (UserError, OSError) as error:
             return row | {"problem": str(error)}
-        if row["state"] == "failed":
-            row["problem"] = problem_of(self.path)
+        rounds = self.samples.look()
+        try:
+            row["state"] = state_of(self.path, process)
+            row["problem"] = problem_of(self.path) if row["state"] == "failed" else None
+        except (UserError, OSError) as error:
+            row["problem"] = str(error)
         last = rounds[-1] if rounds else Told(0, {})
         recent = [one.values["seconds"] or 0.0 for one in rounds[-PACED:]]
         running = process is not None and bool(recent)

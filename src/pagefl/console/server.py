@@ -16,6 +16,7 @@ from .app import application
 from .guard import LOOPBACK, Keys
 
 TOKEN = "token"  # noqa: S105 (the name of its file)
+FAILED_TO_START = (1, 3)  # exit codes of uvicorn, such as for a port that is taken
 CLOSING = 2  # seconds that open pages get when the console ends
 
 
@@ -45,8 +46,10 @@ def serve(root: Path, host: str, port: int, say: Callable[[str], None], *, with_
     )
     try:
         uvicorn.Server(config).run()
-    except SystemExit:  # the port is taken: uvicorn has said so
-        raise UserError(f"port = {port}: it cannot be used on {host}; choose another with --port") from None
+    except SystemExit as end:
+        if end.code in FAILED_TO_START:
+            raise UserError(f"port = {port}: it cannot be used on {host}; choose another by --port") from None
+        raise
     finally:
         app.state.console.helper.end()
         if keys.token:

@@ -145,7 +145,7 @@ export class LineChart extends Figure {
       pen.fillText(this.text(value), box.left - 6, y);
     }
     Object.assign(pen, {textAlign: "center", textBaseline: "top"});
-    const columns = ticks(xRange, Math.max(2, Math.floor((box.right - box.left) / 90)), this.x === "round");
+    const columns = ticks(xRange, Math.max(2, Math.floor((box.right - box.left) / 70)), this.x === "round");
     for (const value of columns) pen.fillText(this.x === "round" ? String(value) : short(value), toX(value), box.bottom + 6);
     pen.fillText(this.xTitle, (box.left + box.right) / 2, box.bottom + 21);
     Object.assign(pen, {textAlign: "left", textBaseline: "alphabetic"});

@@ -51,10 +51,12 @@ export class HeatMap extends Figure {
     this.image.height = Math.max(1, rows);
     const pen = this.image.getContext("2d"), image = pen.createImageData(this.image.width, this.image.height);
     const place = log ? value => Math.log(value / low) / (Math.log(high / low) || 1) : value => (value - low) / (high - low || 1);
-    columns.forEach((column, x) => column.forEach((value, row) => {
-      if (value == null || (log && value <= 0)) return;
-      image.data.set([...colour(low === high ? 0.5 : place(value)), 255], 4 * (row * columns.length + x));
-    }));
+    const cells = new Uint32Array(image.data.buffer), width = columns.length;
+    for (let x = 0; x < width; x += 1) for (let row = 0; row < rows; row += 1) {
+      const value = columns[x][row];
+      if (value == null || (log && value <= 0)) continue;
+      cells[row * width + x] = SHADES[low === high ? 128 : Math.round(255 * Math.min(Math.max(place(value), 0), 1))];
+    }
     pen.putImageData(image, 0, 0);
   }
 
@@ -115,6 +117,10 @@ function colour(share) {
   const at = Math.min(Math.max(share, 0), 1) * (SCALE.length - 1), low = Math.min(Math.floor(at), SCALE.length - 2);
   return SCALE[low].map((value, i) => Math.round(value + (at - low) * (SCALE[low + 1][i] - value)));
 }
+const SHADES = Uint32Array.from({length: 256}, (_, i) => {  // as the four bytes of a pixel
+  const [red, green, blue] = colour(i / 255);
+  return new Uint32Array(Uint8ClampedArray.of(red, green, blue, 255).buffer)[0];
+});
 function paintScale(canvas) {
   const pen = canvas.getContext("2d");
   for (let x = 0; x < canvas.width; x += 1) {

@@ -44,8 +44,8 @@ function tableRow(row) {
     el("th", {scope: "row"}, el("a", {href: `/runs/${address(row.name)}`}, row.name), row.problem ? el("p", {class: "problem"}, row.problem) : null),
     el("td", {"data-label": "State"}, stateBadge(row.state)),
     el("td", {"data-label": "Task"}, row.task ?? "–"),
-    el("td", {"data-label": "Method"}, el("span", {}, row.method ?? "–", row.seed == null ? null : el("span", {class: "dim"}, ` seed ${row.seed}`))),
-    el("td", {"data-label": "Round", class: "number"}, el("span", {class: "pair"}, el("span", {}, `${row.round ?? 0} / ${row.rounds ?? "?"}`), progress)),
+    el("td", {"data-label": "Method"}, el("span", {class: "stack"}, el("span", {}, row.method ?? "–"), row.seed == null ? null : el("span", {class: "dim"}, `seed ${row.seed}`))),
+    el("td", {"data-label": "Round", class: "number"}, el("span", {class: "stack"}, el("span", {}, `${row.round ?? 0} / ${row.rounds ?? "?"}`), progress)),
     accuracy(row, "Global"), accuracy(row, "Local"),
     el("td", {"data-label": row.running ? "Left" : "Last change"}, when));
 }

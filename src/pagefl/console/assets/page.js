@@ -23,7 +23,7 @@ export const decimal = value => value == null ? "–" : Math.abs(value) < 1e6 ? 
 export function short(value) {  // four digits
   if (value == null) return "–";
   const size = Math.abs(value);
-  if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(2).replace("e+", "e");
+  if (size >= 1e5 || (size > 0 && size < 1e-3)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
   return String(Number(value.toPrecision(4)));
 }
 export function bytes(value) {

@@ -50,7 +50,7 @@ function showRow(row, told) {
   byId("cards").replaceChildren(
     card("Global accuracy", decimal(row.global_accuracy), best("global_accuracy")),
     card("Local accuracy", decimal(row.local_accuracy), best("local_accuracy")),
-    card("Worst tenth", decimal(row.local_worst10), "mean local accuracy of the worst tenth"),
+    card("Worst tenth", decimal(row.local_worst10), "of the clients, by local accuracy"),
     ...(row.personal_accuracy == null ? [] : [card("Personal accuracy", decimal(row.personal_accuracy), "after the personal step")]),
     card("Time", duration(told.seconds ?? 0), row.round ? `${((told.seconds ?? 0) / row.round).toPrecision(3)} s per round` : ""));
   controls(row, told);
