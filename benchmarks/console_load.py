@@ -2,14 +2,17 @@
 
     python benchmarks/console_load.py [--rounds 5000] [--clients 200] [--browsers 3]
 
-It prints what a round costs the run without and with the console and its watchers, the pages' frames, and the
-console's memory. Needs the extras `console` and `test`, and Chromium.
+In turns of some seconds the console serves its pages, and is held still. So the two are compared under the
+same load of the machine: what a round costs the run, with and without watchers. It also prints the frames of
+the pages while they are served, and the console's memory and share of a core. Needs the extras `console` and
+`test`, and Chromium.
 """
 
 import argparse
 import fcntl
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -17,21 +20,28 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, sleep, time
 
 import numpy as np
 
 CHROMIUM = "/usr/bin/chromium"
 PACE, WORK = 50, 200  # rounds a second, and the size of the matrices that stand for a round's training
 TABLES = '[task]\nname = "synthetic"\n[algorithm]\nname = "fedavg"\n[players]\nname = "page"\n'
+TURN, SETTLED = 5.0, 1.0  # seconds of a turn, and how many of them are not counted
 FRAMES = """() => {
   window.frames_ = []; window.tasks_ = [];
-  const note = list => window.tasks_.push(...list.getEntries().map(entry => entry.duration));
+  const now_ = () => Date.now() / 1000;
+  const note = list => window.tasks_.push(...list.getEntries().map(entry => [now_(), entry.duration]));
   new PerformanceObserver(note).observe({type: "longtask"});
   let last = performance.now();
-  const tick = now => { window.frames_.push(now - last); last = now; requestAnimationFrame(tick); };
+  const tick = now => {
+    window.frames_.push([now_(), now - last]);
+    last = now;
+    requestAnimationFrame(tick);
+  };
   requestAnimationFrame(tick);
 }"""
+Moments = list[tuple[float, float]]  # time of day, and seconds or milliseconds
 
 
 def write(path: Path, rounds: int, clients: int) -> None:
@@ -40,7 +50,7 @@ def write(path: Path, rounds: int, clients: int) -> None:
 
     path.mkdir(parents=True)
     (path / "spec.toml").write_text(f"rounds = {rounds}\nseed = 0\n{TABLES}")
-    records, seconds = Records(path), []
+    records, moments = Records(path), []  # type: Records, Moments
     records.open()
     draw = np.random.default_rng(0)
     matrix = draw.normal(size=(WORK, WORK))
@@ -73,10 +83,9 @@ def write(path: Path, rounds: int, clients: int) -> None:
                 "bytes_down": 1e6,
             }
             records.write({"round": number, "bias": "1:1", **numbers}, entry)
-            seconds.append(perf_counter() - started)
+            moments.append((time(), perf_counter() - started))
             sleep(max(0.0, begun + number / PACE - perf_counter()))
-        wall = perf_counter() - begun
-    print(json.dumps({"median": statistics.median(seconds), "mean": statistics.mean(seconds), "wall": wall}))
+    print(json.dumps(moments))
 
 
 def started(path: Path, rounds: int, clients: int) -> "subprocess.Popen[bytes]":
@@ -94,9 +103,33 @@ def started(path: Path, rounds: int, clients: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)  # noqa: S603 (ourselves)
 
 
-def ended(writer: "subprocess.Popen[bytes]") -> dict[str, float]:
-    found: dict[str, float] = json.loads(writer.communicate()[0])
-    return found
+def within(moments: Moments, turns: list[tuple[float, float]]) -> list[float]:
+    return [value for moment, value in moments if any(a + SETTLED <= moment <= b for a, b in turns)]
+
+
+def in_turns(
+    writer: "subprocess.Popen[bytes]", console: int
+) -> tuple[Moments, dict[bool, list[tuple[float, float]]], float]:
+    """Hold the console still every other turn. Returns the run's rounds, the turns, and the most memory."""
+    turns: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    most, serving, output = memory(console), True, b""
+    while True:
+        began = time()
+        try:
+            output = writer.communicate(timeout=TURN)[0]
+        except subprocess.TimeoutExpired:
+            most = max(most, memory(console))
+        turns[serving].append((began, time()))
+        serving = not serving or bool(output)
+        os.kill(console, signal.SIGCONT if serving else signal.SIGSTOP)
+        if output:
+            return json.loads(output), turns, most
+
+
+def share_of_core(process: int) -> float:
+    """CPU seconds so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(process: int) -> float:
@@ -143,23 +176,28 @@ def watched(root: Path, rounds: int, clients: int, browsers: int) -> dict[str, o
             pages[0].wait_for_timeout(5000)
             for page in pages:
                 page.evaluate(FRAMES)
-            most = memory(console.pid)
-            while writer.poll() is None:
-                pages[0].wait_for_timeout(2000)
-                most = max(most, memory(console.pid))
-            frames = sorted(frame for page in pages for frame in page.evaluate("window.frames_"))
-            tasks = [task for page in pages for task in page.evaluate("window.tasks_")]
+            busy = share_of_core(console.pid)
+            rounds_, turns, most = in_turns(writer, console.pid)
+            busy = share_of_core(console.pid) - busy
+            pages[0].wait_for_timeout(3000)
+            frames = sorted(
+                within([one for page in pages for one in page.evaluate("window.frames_")], turns[True])
+            )
+            tasks = within([one for page in pages for one in page.evaluate("window.tasks_")], turns[True])
             shown = [page.text_content("#reached") for page in pages]
+        served, still = (statistics.median(within(rounds_, turns[serving])) for serving in (True, False))
         return {
-            "run": ended(writer),
+            "round_ms": {"served": round(1000 * served, 2), "held_still": round(1000 * still, 2)},
+            "slower": f"{served / still - 1:+.1%}",
             "frames": {
                 "count": len(frames),
                 "median_ms": round(statistics.median(frames), 1),
                 "p99_ms": round(frames[int(0.99 * len(frames))], 1),
-                "over_50_ms": round(sum(frame > 50 for frame in frames) / len(frames), 4),
+                "under_50_ms": f"{sum(frame < 50 for frame in frames) / len(frames):.2%}",
             },
             "long_tasks": {"count": len(tasks), "longest_ms": max(tasks, default=0)},
             "memory_MB": round(most),
+            "console_share_of_a_core": round(busy / sum(end - start for start, end in turns[True]), 3),
             "shown": shown,
         }
     finally:
@@ -178,9 +216,8 @@ def main() -> None:
         write(asked.write, asked.rounds, asked.clients)
         return
     with tempfile.TemporaryDirectory() as folder:
-        alone = ended(started(Path(folder) / "alone", min(1000, asked.rounds), asked.clients))
-        found = watched(Path(folder) / "runs", asked.rounds, asked.clients, asked.browsers)
-    print(json.dumps({"alone": alone, **found, "load": os.getloadavg()}, indent=1))
+        found = watched(Path(folder), asked.rounds, asked.clients, asked.browsers)
+    print(json.dumps({**found, "load": os.getloadavg()}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the console reads: only whole lines, thinned, from the run's own files; and who writes a run."""
 
+import asyncio
 import fcntl
 import json
 import math
@@ -310,3 +311,84 @@ def test_an_extension_is_a_number_of_rounds(tmp_path, rounds):
     (path / "rounds.jsonl").unlink()
     with pytest.raises(UserError, match="rounds = "):
         Actions(tmp_path).resume("run", path, rounds)
+
+
+def test_a_deployment_tells_its_outcome_and_is_stopped_as_a_whole(tmp_path):
+    path = run_directory(tmp_path / "run", 0)
+    write(path / "rounds.jsonl", round_of(1, missing=2, late=1, participants=3))
+    (path / "outcome.json").write_text(json.dumps({"problem": "the SuperLink has died"}))
+    (path / "rounds.jsonl").rename(path / "kept")
+    row = Watch(tmp_path, "run").look()
+    assert (row["state"], row["problem"], row["deployment"]) == ("failed", "the SuperLink has died", True)
+    (path / "kept").rename(path / "rounds.jsonl")
+    follow = Series(path)
+    follow.look()
+    assert (follow.columns()["missing"], follow.columns()["late"]) == ([2], [1])
+    with pytest.raises(UserError, match="deployment"):
+        Actions(tmp_path).resume("run", path)
+    (path / "deploy").mkdir()
+    server, whole = (
+        subprocess.Popen([sys.executable, "-c", HOLD, str(where)], stdout=subprocess.PIPE)
+        for where in (path, path / "deploy")
+    )
+    try:
+        for process in (server, whole):
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+        Actions(tmp_path).stop("run", path)
+        assert whole.wait() == -signal.SIGTERM
+        assert server.poll() is None
+    finally:
+        server.kill()
+        whole.kill()
+
+
+@pytest.mark.parametrize("name", ["../outside", "..", "/etc", "link", "none"])
+def test_events_lead_nowhere_else(tmp_path, name):
+    from pagefl.console.live import Live
+
+    root = tmp_path / "root"
+    run_directory(root / "a")
+    run_directory(tmp_path / "outside")
+    (root / "link").symlink_to(tmp_path / "outside")
+    look = Live(root, Actions(root)).run_changes(root.joinpath(*name.split("/")), name)
+    told = asyncio.run(look())
+    assert list(told) == ["gone"]
+    assert asyncio.run(look()) is None
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
+def test_a_missing_extra_is_named(missing, monkeypatch, tmp_path):
+    import importlib.util
+
+    from pagefl.cli.console import console
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    with pytest.raises(UserError, match=rf"needs {missing}.*pagefl\[console\]"):
+        console(tmp_path)
+
+
+def test_the_console_imports_no_torch():
+    """It would double its memory, and the time until the first page."""
+    heavy = "import pagefl.console.server, sys; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", heavy], check=False).returncode == 0
+
+
+def test_a_run_that_fails_leaves_a_sentence_until_it_goes_on(tmp_path):
+    from federations import task
+
+    import pagefl as package
+
+    def fail(entry: dict[str, Any]) -> None:
+        if entry["round"] == 2:
+            raise RuntimeError("a tracker\nis broken")
+
+    out = tmp_path / "run"
+    with pytest.raises(RuntimeError):
+        package.run(task=task(), rounds=3, out=out, observe=fail)
+    row = Watch(tmp_path, "run").look()
+    assert (row["state"], row["problem"]) == ("failed", "RuntimeError: a tracker\\nis broken")
+    package.resume(out, task=task())
+    assert not (out / "problem.txt").exists()
+    assert Watch(tmp_path, "run").look()["state"] == "finished"

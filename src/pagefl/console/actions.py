@@ -73,7 +73,7 @@ class Actions:
         if holder.holder(path / DEPLOY) is not None:
             holder.stop(path / DEPLOY)
         elif holder.holder(path) is None and (started := self.starting(name)):
-            started.process.terminate()
+            started.process.terminate()  # it has not begun
         else:
             holder.stop(path)
 

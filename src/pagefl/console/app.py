@@ -125,7 +125,11 @@ class Console:
         return JSONResponse({"bias": await to_thread.run_sync(self.actions.tip, name, path, ratio, uses)})
 
     async def stop(self, request: Request) -> Response:
-        name, path = await self._place(request)
+        name = request.path_params["name"]
+        if self.actions.starting(name):  # it may have no directory yet
+            path = self.root / name
+        else:
+            name, path = await self._place(request)
         await to_thread.run_sync(self.actions.stop, name, path)
         return JSONResponse({})
 

@@ -54,7 +54,7 @@ def check(fields: dict[str, str], text: str) -> dict[str, Any]:
     return {
         "problem": None,
         "said": spec.without_effect(),
-        "settings": flat(spec.model_dump(mode="json")),
+        "settings": flat(spec.model_dump()),
         "given": specs.dump(given),
     }
 
@@ -66,7 +66,7 @@ def settings(path: str) -> dict[str, Any]:
     meanings = {one.name: one.meaning for group in _groups(names) for one in group}
     try:
         known = {kind: name for kind, name in names.items() if name in KINDS[kind]}
-        usual = flat(specs.resolve(dict(known)).model_dump(mode="json"))
+        usual = flat(specs.resolve(dict(known)).model_dump())
     except UserError:
         usual = {}
     rows = [
@@ -77,7 +77,7 @@ def settings(path: str) -> dict[str, Any]:
             "differs": name in usual and usual[name] != value,
             "meaning": meanings.get(name, ""),
         }
-        for name, value in flat(spec.model_dump(mode="json")).items()
+        for name, value in flat(spec.model_dump()).items()
     ]
     players = PLAYERS.get(names["players"])
     return {"rows": rows, "uses_demand": players is None or players.uses_demand}
@@ -118,8 +118,14 @@ def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             found |= flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value if isinstance(value, str) else json.dumps(value)
+            found[prefix + name] = _written(value)
     return found
+
+
+def _written(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return repr(value) if isinstance(value, float) else json.dumps(value)  # JSON has no inf
 
 
 def _groups(names: dict[str, str]) -> list[list[describe.Setting]]:

@@ -229,7 +229,11 @@ function drawCurve(pen, {line, xs, ys, colour}, toX, toY, log, ended) {
   }
   pen.stroke();
   pen.setLineDash([]);
-  if (count && (count < 3 || ended)) { pen.beginPath(); pen.arc(x, y, ended ? 5 : 3, 0, 7); pen.fill(); }
+  if (count && (count < 3 || ended)) {
+    Object.assign(pen, {strokeStyle: css("--card"), lineWidth: 2});
+    pen.beginPath(); pen.arc(x, y, ended ? 6 : 3, 0, 7); pen.fill();
+    if (ended) pen.stroke();
+  }
 }
 
 function range(pairs, which, log, whole, bounds) {
