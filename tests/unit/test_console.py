@@ -122,26 +122,30 @@ def test_a_series_keeps_ends_extremes_and_marks_however_long_it_is(tmp_path):
 
 def test_a_page_is_told_the_same_curves_bit_by_bit_as_at_once(tmp_path):
     """An oracle of the events: what a page puts together is what a new page is told at once."""
-    from pagefl.console.live import Curves
+    from pagefl.console.live import Live
 
-    path, page, generation, points = run_directory(tmp_path / "run", 0), {}, 0, 0
-    curves = Curves(path)
-    for number in range(1, 4000):
-        write(path / "rounds.jsonl", round_of(number, reward_server=0.5 if number > 100 else None))
-        if number % 7 and number != 3999:
-            continue
-        curves.looked = -math.inf
-        curves.look()
-        told = curves.since(generation, max(0, points - 1))
-        kept = told["first"] if told["generation"] == generation else 0
-        names = {*told["columns"], *(page if kept else ())}
-        page = {
-            name: (page.get(name) or [None] * kept)[:kept]
-            + told["columns"].get(name, [None] * (told["points"] - kept))
-            for name in names
-        }
-        generation, points = told["generation"], told["points"]
-    assert page == curves.since(0, 0)["columns"]
+    path, live = run_directory(tmp_path / "run", 0), Live(tmp_path, Actions(tmp_path))
+
+    async def follow() -> dict[str, list[float | None]]:
+        page: dict[str, list[float | None]] = {}
+        look, generation = live.run_changes(path, "run"), 0
+        for number in range(1, 4000):
+            write(path / "rounds.jsonl", round_of(number, reward_server=0.5 if number > 100 else None))
+            if number % 7 and number != 3999:
+                continue
+            live.of_run(path, "run").looked = -math.inf
+            told = await look()
+            kept = told["first"] if told["generation"] == generation else 0
+            names, new = {*told["columns"], *(page if kept else ())}, told["points"] - kept
+            page = {
+                name: (page.get(name) or [None] * kept)[:kept] + told["columns"].get(name, [None] * new)
+                for name in names
+            }
+            generation = told["generation"]
+        assert await look() is None
+        return page
+
+    assert asyncio.run(follow()) == live.of_run(path, "run").since(0, 0)["columns"]
 
 
 @pytest.mark.parametrize(
