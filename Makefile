@@ -15,6 +15,9 @@ demo: $(INSTALLED) ## install, run FedAvg, PAGE and page-shared on real digits, 
 	  --lr 0.01 --epochs 1 --rounds 60 --out runs/demo/$$players || exit; done
 	@$(BIN)/pagefl report runs/demo/fixed runs/demo/page runs/demo/page-shared --out runs/demo/report.html
 
+console: $(INSTALLED) ## the live web console of runs/, on http://127.0.0.1:8765
+	$(BIN)/pagefl console runs
+
 # more workers than cores: those that wait for the processes of a deployment leave theirs to others
 test: $(INSTALLED) chromium ## install, and run the whole suite
 	$(PYTEST) -n 4
@@ -43,4 +46,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[test,dev]'
 	@touch $@
 
-.PHONY: help demo test check format bench chromium
+.PHONY: help demo console test check format bench chromium

@@ -10,7 +10,7 @@ import typer
 
 from pagefl.core.errors import UserError
 
-from . import bench, catalogue, data, deploy, runs, sweeps
+from . import bench, catalogue, console, data, deploy, runs, sweeps
 
 INTERRUPTED = 130
 SHOWN_CALLS = 6  # innermost calls that are shown of a traceback
@@ -30,6 +30,7 @@ app.command()(catalogue.show)
 app.command()(sweeps.sweep)
 app.command()(sweeps.compare)
 app.command()(sweeps.reproduce)
+app.command()(console.console)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(bench.app, name="bench")

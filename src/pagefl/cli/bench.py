@@ -2,7 +2,7 @@
 
 import typer
 
-from .console import Json, Quick, console, err, show_result
+from .terminal import Json, Quick, console, err, show_result
 
 app = typer.Typer(no_args_is_help=True, help="Measure this machine: ratios of one run, alternating.")
 

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .console import console
+from .terminal import console
 
 if TYPE_CHECKING:
     from pagefl.experiments.describe import Setting

@@ -1,22 +1,35 @@
-"""Output of commands: results on stdout, everything else on stderr. Also options that commands share."""
+"""`pagefl console`: the live web console. The terminal's own output is in terminal.py."""
 
-import json
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-# Names from users are printed as they are: without markup and emoji, and without breaking long paths.
-console = Console(markup=False, emoji=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
-
-Json = Annotated[bool, typer.Option("--json", help="Print a summary as JSON on stdout.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Toy size, to see that it works.")]
+from .terminal import err
 
 
-def show_result(result: dict[str, Any], table: Table, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result))
-    else:
-        console.print(table)
+def console(
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Folder of runs, at any depth.", show_default="runs")
+    ] = Path("runs"),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the web page.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Outside this machine, visitors need a token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token on this machine too, which others may share.")
+    ] = False,
+) -> None:
+    """Watch and steer runs in a browser: live curves, the demand slider, stop, resume, compare, start."""
+    from importlib.util import find_spec
+
+    from pagefl.core.errors import UserError
+
+    for needed in ("starlette", "uvicorn"):
+        if find_spec(needed) is None:
+            raise UserError(
+                f"console needs {needed}, which is not installed; `pip install pagefl[console]` brings it"
+            )
+    from pagefl.console.server import serve
+
+    serve(directory, host, port, err.print, with_token=token)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from .console import console, err
+from .terminal import console, err
 
 app = typer.Typer(
     no_args_is_help=True, help="The original files of the data sets: nothing is ever downloaded."

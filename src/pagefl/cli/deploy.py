@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import Json, err
+from .terminal import Json, err
 
 
 class Side(StrEnum):

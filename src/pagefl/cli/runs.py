@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import Json, err, show_result
+from .terminal import Json, err, show_result
 
 OwnAlgorithm = Annotated[
     str | None, typer.Option(metavar="MODULE:CLASS", help="Your own algorithm, if the run has one.")

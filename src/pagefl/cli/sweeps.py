@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from . import bench
-from .console import console, err
+from .terminal import console, err
 
 Jobs = Annotated[
     int,

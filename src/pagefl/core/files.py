@@ -1,6 +1,6 @@
-"""Files that users name.
+"""Files that users name, of which only regular ones are opened, and files that are written whole.
 
-Only regular ones are opened: a pipe would keep us waiting, and a device has no end.
+A pipe would keep us waiting, and a device has no end.
 """
 
 import os
@@ -30,3 +30,13 @@ def regular_below(place: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for path in sorted(place.rglob("*")):
         if not path.is_dir():
             yield path, regular(path)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write the whole file, or nothing."""
+    aside = path.with_name(f"{path.name}.aside")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

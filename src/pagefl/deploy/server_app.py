@@ -13,13 +13,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
 from pagefl.core.errors import UserError
+from pagefl.core.files import write_whole
 from pagefl.experiments import spec as specs
 from pagefl.experiments.spec import RunSpec
 from pagefl.game.follower import Follower
 from pagefl.game.game import Game
 from pagefl.game.leaders import pays
 from pagefl.runtime import halves, privacy
-from pagefl.runtime.directory import SPEC, RunDirectory, write_whole
+from pagefl.runtime.directory import SPEC, RunDirectory
 from pagefl.runtime.halves import Say
 from pagefl.runtime.hostile import check_not_attacked
 from pagefl.runtime.loop import loop

@@ -44,6 +44,15 @@ NICKNAMES: dict[str, dict[str, str]] = {
     "dapfl": {"algorithm": "fedavg", "players": "dapfl"},
 }
 
+
+def label(algorithm: str, players: str) -> str:
+    """A short name: the algorithm, and its players unless they are fixed."""
+    pair = {"algorithm": algorithm, "players": players}
+    short = [name for name, meaning in NICKNAMES.items() if meaning == pair]
+    algorithm, players = (name.rpartition(":")[2] for name in pair.values())  # the class of module:Class
+    return short[0] if short else algorithm + (f"+{players}" if players != "fixed" else "")
+
+
 # Settings that an algorithm needs if players change lr and epochs over rounds and between clients.
 APART: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"fresh": 0.1, "bounded": True}}
 TOGETHER: dict[str, Mapping[str, Number | bool]] = {"scaffold": {"bounded": True, "measured": True}}

@@ -47,10 +47,7 @@ class RunSpec(Settings):
     @property
     def label(self) -> str:
         """A short name: the algorithm, and its players unless they are fixed."""
-        pair = {"algorithm": self.algorithm["name"], "players": self.players["name"]}
-        short = [name for name, meaning in defaults.NICKNAMES.items() if meaning == pair]
-        algorithm, players = (name.rpartition(":")[2] for name in pair.values())  # the class of module:Class
-        return short[0] if short else algorithm + (f"+{players}" if players != "fixed" else "")
+        return defaults.label(self.algorithm["name"], self.players["name"])
 
     def make_task(self) -> Task:
         return make_task(self.task, self.seed)

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from pagefl.core.errors import UserError
 
-from . import facts as known
-
-NAME, PREVIOUS = "checkpoint", "checkpoint.previous"
-
-
-class Damaged(UserError):
-    """The file is missing or is not what was written."""
+from .facts import NAME as NAME
+from .facts import PREVIOUS as PREVIOUS
+from .facts import Damaged as Damaged
+from .facts import parsed
+from .facts import read_facts as read_facts
 
 
 def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -55,26 +53,14 @@ def save(directory: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> 
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    tensors, metadata = _open(path, with_tensors=True)
+    tensors, metadata = _open(path)
     text = metadata.get("facts", "")
     if metadata.get("digest") != digest(tensors, text):
         raise Damaged(f"{path} is damaged: its checksum differs")
-    content = _parsed(path, text)
+    content = parsed(path, text)
     if missing := [other for other in content["same"].values() if other not in tensors]:
         raise Damaged(f"{path} is damaged: it has no tensor {missing[0]!r}")
     return {**tensors, **{name: tensors[other] for name, other in content["same"].items()}}, content["facts"]
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """Read only the facts, which have their own checksum. This is fast even if the tensors are large."""
-    _, metadata = _open(path, with_tensors=False)
-    if "facts_digest" not in metadata:  # version 0.1.0 has one checksum for everything
-        return read(path)[1]
-    text = metadata.get("facts", "")
-    if metadata["facts_digest"] != digest({}, text):
-        raise Damaged(f"{path} is damaged: the checksum of its facts differs")
-    facts: dict[str, Any] = _parsed(path, text)["facts"]
-    return facts
 
 
 def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
@@ -87,20 +73,11 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     return found.hexdigest()
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    """A checksum shows that the text is as it was written, but not who wrote it."""
-    try:
-        return known.parse(text)
-    except ValueError as error:
-        raise Damaged(f"{path} is damaged: it does not hold what a run writes ({error})") from None
-
-
-def _open(path: Path, *, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not path.is_file():
         raise Damaged(f"{path} is missing")
     try:
         with safe_open(path, framework="pt") as file:
-            wanted = list(file.keys()) if with_tensors else []
-            return {name: file.get_tensor(name) for name in wanted}, file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         raise Damaged(f"{path} is damaged: it cannot be read ({' '.join(str(error).split())})") from error

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pagefl.core.errors import UserError
+from pagefl.core.files import write_whole
 from pagefl.game.rewards import DemandRatio
 
 from . import vouched
-from .directory import write_whole
 
 REQUEST, TAKEN = "bias.request", "bias.jsonl"
 MOST = 100  # characters of a demand ratio

@@ -1,7 +1,6 @@
 """A run directory. It belongs to one run and is locked while it is written."""
 
 import fcntl
-import os
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -12,12 +11,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pagefl.core.errors import UserError
+from pagefl.core.files import write_whole
 
 from . import checkpoint, record, vouched
-from .own_files import check_own_files
+from .own_files import LOCK, OLD, PROBLEM, check_own_files
+from .own_files import SPEC as SPEC
 from .workers import Say
 
-SPEC, STAGES, LOCK, OLD = "spec.toml", "stages", ".lock", "old-"
+STAGES = "stages"
 
 
 def stages_of(path: Path) -> list[Path]:
@@ -33,16 +34,6 @@ def last_facts(path: Path) -> dict[str, Any] | None:
         with suppress(checkpoint.Damaged):
             return checkpoint.read_facts(path / name)
     return None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write the whole file, or nothing."""
-    aside = path.with_name(f"{path.name}.aside")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
 
 
 class InUse(UserError):
@@ -115,11 +106,20 @@ class RunDirectory:
 
     def go_on(self, found: Found | None, rounds: int) -> None:
         """Prepare to continue: move a damaged checkpoint aside, and write a new or changed spec."""
+        (self.path / PROBLEM).unlink(missing_ok=True)
         current = self.path / checkpoint.NAME
         if found and found.name != checkpoint.NAME and current.exists():
             current.replace(self.path / f"{checkpoint.NAME}.damaged")
         if self.spec().get("rounds") != rounds:
             write_whole(self.path / SPEC, self.spec_text)
+
+    def note_problem(self, error: Exception) -> None:
+        """Leave a sentence that says why the run has failed, until it goes on."""
+        sentence = UserError(
+            str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        )
+        with suppress(OSError):  # such as a full disk, which may be the problem
+            write_whole(self.path / PROBLEM, f"{sentence}\n")
 
     def spec(self) -> dict[str, Any]:
         """The spec on disk; empty if there is none."""

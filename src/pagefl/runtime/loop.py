@@ -186,8 +186,11 @@ class Journal:
                 observe(entry)
             if self.saved_round < rounds.round:
                 self.save()
-        except NobodyLeft:
-            self.save()
+        except Exception as error:
+            if self.directory:
+                self.directory.note_problem(error)
+            if isinstance(error, NobodyLeft):
+                self.save()
             raise
         finally:
             self.records.close()

@@ -9,7 +9,7 @@ Numbers = dict[str, float | None]
 
 MOST = 10**9  # largest count, and most seconds
 LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's axis freezes the browser
-COUNTS = ("round", "participants")
+COUNTS = ("round", "participants", "quarantined", "missing", "late")
 ACCURACIES = (
     *("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10"),
     *("personal_accuracy", "personal_worst10"),

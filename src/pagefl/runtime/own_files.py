@@ -1,9 +1,11 @@
-"""Checks the files of a run directory. One from someone else may contain links to other files."""
+"""The files of a run directory. One from someone else may contain links to other files."""
 
 import os
 from pathlib import Path
 
 from pagefl.core.errors import UserError
+
+SPEC, LOCK, PROBLEM, OLD = "spec.toml", ".lock", "problem.txt", "old-"
 
 
 def check_own_files(directory: Path) -> None:

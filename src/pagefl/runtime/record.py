@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagefl.core.errors import UserError
 
-from . import checkpoint, numbers, vouched
+from . import facts, numbers, vouched
 
 if TYPE_CHECKING:  # half a second, which a run does not need
     import pandas as pd
@@ -72,8 +72,9 @@ def read(directory: Path) -> tuple[list[Record], list[Record]]:
     return vouched_by(newest_facts(directory), directory)
 
 
-def vouched_by(facts: Mapping[str, Any] | None, directory: Path) -> tuple[list[Record], list[Record]]:
-    held = vouched.held(directory, facts) if facts else {}
+def vouched_by(claims: Mapping[str, Any] | None, directory: Path) -> tuple[list[Record], list[Record]]:
+    """`claims`: the facts of a checkpoint."""
+    held = vouched.held(directory, claims) if claims else {}
     rounds, clients = (parsed(directory / name, held.get(name, b"")) for name in FILES)
     return rounds, clients
 
@@ -83,8 +84,8 @@ def newest_facts(directory: Path) -> dict[str, Any] | None:
     if not has_begun(directory):
         return None
     try:
-        return checkpoint.read_facts(directory / checkpoint.NAME)
-    except checkpoint.Damaged as damage:
+        return facts.read_facts(directory / facts.NAME)
+    except facts.Damaged as damage:
         raise UserError(
             f"{damage}; `pagefl resume {directory}` goes on from the one before it, if that is whole"
         ) from None
@@ -95,7 +96,7 @@ def has_begun(directory: Path) -> bool:
 
     A run writes a checkpoint before its first record. Records without a checkpoint are the rest of a run.
     """
-    if any((directory / name).exists() for name in (checkpoint.NAME, checkpoint.PREVIOUS)):
+    if any((directory / name).exists() for name in (facts.NAME, facts.PREVIOUS)):
         return True
     return any(
         path.exists() and not (path.is_file() and not path.stat().st_size)
