@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from . import data as data
     from .api import environment as environment
     from .api import load as load
+    from .api import report as report
     from .api import resume as resume
     from .api import run as run
     from .comparing import compare as compare
@@ -31,6 +32,7 @@ _HOMES = {
     "run": ".api",
     "resume": ".api",
     "load": ".api",
+    "report": ".api",
     "environment": ".api",
     "compare": ".comparing",
     "sweep": ".comparing",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,8 +18,8 @@ from pagefl.game.certificate import Trial
 from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Players
 from pagefl.game.rewards import DemandRatio
-from pagefl.report import html
-from pagefl.report.html import last_clients
+from pagefl.reports import html
+from pagefl.reports.html import Reported, last_clients
 from pagefl.runtime import binding, checkpoint, demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
@@ -234,14 +235,36 @@ def verify(
     )
 
 
-def report(directories: Sequence[Path], page: Path) -> None:
-    """Write one report page for several runs."""
-    texts = [f"# {path}\n{specs.dump(_raw_spec(path))}" for path in directories]
-    found = {str(path): record.read(path) for path in directories}
-    runs, clients = ({name: parts[i] for name, parts in found.items()} for i in (0, 1))
-    html.write_report(
-        page, "pagefl", runs, "\n\n".join(texts), {name: last_clients(of) for name, of in clients.items()}
-    )
+def report(runs: str | Path | Run | Sequence[str | Path | Run], out: str | Path = "report.html") -> Path:
+    """Write one page for one or several runs: their directories, or what `run` returned. Returns its path."""
+    sources = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+    if not sources:
+        raise UserError("report: no run is given; expected run directories, or what `pagefl.run` returned")
+    shown = [_reported(source, f"run {number}") for number, source in enumerate(sources, 1)]
+    title = shown[0].name if len(shown) == 1 else f"{len(shown)} runs"
+    html.write_report(Path(out), title, shown)
+    return Path(out)
+
+
+def _reported(source: str | Path | Run, name: str) -> Reported:
+    if isinstance(source, Run):
+        if source.directory is None:
+            raw = source.settings.model_dump() if isinstance(source.settings, RunSpec) else None
+            called = f"{name}: {source.name}"
+            return Reported(called, source.rounds, raw, last_clients(source.client_rounds))
+        source = source.directory
+    raw, (rounds, clients) = _raw_spec(Path(source)), record.read(Path(source))
+    return Reported(str(source), rounds, raw, last_clients(clients), _made(Path(source)))
+
+
+def _made(path: Path) -> dict[str, str]:
+    """When the run last saved its state, and with which version of pagefl."""
+    facts = record.newest_facts(path)
+    if facts is None:
+        return {}
+    saved = datetime.fromtimestamp((path / checkpoint.NAME).stat().st_mtime, UTC)
+    code = {name: str(facts[name]) for name in ("version", "commit") if facts.get(name)}
+    return {"date": f"{saved:%Y-%m-%d %H:%M} UTC", **code}
 
 
 def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Observe, say: Say) -> Run:
@@ -253,8 +276,10 @@ def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Obse
         play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say), name=name
     )
     if directory is not None:
-        clients = {name: last_clients(result.client_rounds)}
-        html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml(), clients)
+        shown = Reported(
+            name, result.rounds, spec.model_dump(), last_clients(result.client_rounds), _made(directory.path)
+        )
+        html.write_report(directory.path / "report.html", name, [shown])
     return result
 
 

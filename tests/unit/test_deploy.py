@@ -37,7 +37,7 @@ from pagefl.deploy import client_app, keys, parties, server_app, wire
 from pagefl.deploy.node import Node
 from pagefl.experiments import spec as specs
 from pagefl.game.players import PLAYERS
-from pagefl.report.progress import Progress, summary
+from pagefl.reports.progress import Progress, summary
 from pagefl.runtime import checkpoint
 from pagefl.runtime.simulation import split
 

@@ -23,7 +23,7 @@ LOWER = {  # what each layer may import, beside itself
     "experiments": {"core", "algorithms", "agents", "game", "data", "models", "runtime"},
     "bench": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "deploy": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
-    "report": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
+    "reports": {"core", "algorithms", "agents", "game", "data", "models", "runtime", "experiments"},
     "cli": {
         "core",
         "algorithms",
@@ -33,7 +33,7 @@ LOWER = {  # what each layer may import, beside itself
         "experiments",
         "bench",
         "deploy",
-        "report",
+        "reports",
         "api",
         "comparing",
     },
@@ -78,7 +78,7 @@ def test_imports_go_down():
         (("game", "players"), "from ..protocol import Setup", set()),
         (("runtime",), "from pagefl.deploy import node", {"deploy"}),
         (("experiments",), "from pagefl.bench.workloads import WORKLOADS", {"bench"}),
-        (("deploy",), "from pagefl.report import html", {"report"}),
+        (("deploy",), "from pagefl.reports import html", {"reports"}),
     ],
 )
 def test_an_upward_import_is_seen(package, planted, found):

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-Columns = Literal["accuracy", "clients", "personal", "convergence", "differences"]  # made by report/tables.py
-Figure = Literal["plane", "curves", "pairs"]  # drawn by report/figures.py
+Columns = Literal[
+    "accuracy", "clients", "personal", "convergence", "differences"
+]  # made by reports/tables.py
+Figure = Literal["plane", "curves", "pairs"]  # drawn by reports/figures.py
 PAPER_TASKS = ("synthetic", "cifar100", "tiny-imagenet", "shakespeare")
 METHODS = {  # in the order of Table 1, with the side whose convergence Table 2 reports
     "fedavg": "global",

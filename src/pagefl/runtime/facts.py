@@ -29,6 +29,8 @@ class Facts(BaseModel, strict=True):
     over: bool = False
     spec: dict[str, Any] = {}
     data: dict[str, str] = {}
+    version: str = ""  # of pagefl
+    commit: str | None = None  # of its source, in a clone
     records: dict[Recorded, Claim] = {}
     sizes: dict[Recorded, Count] = {}
 

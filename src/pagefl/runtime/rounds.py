@@ -41,6 +41,7 @@ class Rounds:
         self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
         self.gradients = {"training": 0.0, "personal": 0.0}  # evaluated so far, in examples
+        self.chance = _most_frequent(game.follower.half.data["server_test"].y)
         game.meet()
         tolerances = Tolerances(
             settings.equilibrium_window, settings.equilibrium_models, settings.equilibrium_payoffs
@@ -157,6 +158,7 @@ class Rounds:
             "judged": played.orders.judged,
             "global_accuracy": finite(played.test[1]),
             "global_loss": finite(played.test[0]),
+            "global_chance": self.chance,
             "local_accuracy": finite(local.mean()),
             "local_accuracy_before": finite(_mean(told["before_accuracy"])),
             "local_loss": finite(known["test_loss"].mean() if played.orders.judged else np.nan),
@@ -250,6 +252,11 @@ def _shapes(state: dict[str, Tensor]) -> dict[str, Size]:
 def _size(*states: dict[str, Tensor]) -> int:
     """Bytes of these tensors."""
     return sum(value.nbytes for state in states for value in state.values())
+
+
+def _most_frequent(labels: Tensor) -> float:
+    """The share of the most frequent class: what a model that has learnt nothing can reach."""
+    return float(labels.flatten().bincount().max()) / labels.numel()
 
 
 def _mean(values: Floats) -> float:
