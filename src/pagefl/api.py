@@ -1,7 +1,6 @@
 """The Python interface: run, resume, load."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,12 +19,13 @@ from pagefl.game.protocol import Players
 from pagefl.game.rewards import DemandRatio
 from pagefl.reports import html
 from pagefl.reports.html import Reported, last_clients
+from pagefl.reports.notebook import CellProgress, Run, in_notebook
 from pagefl.runtime import binding, checkpoint, demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
 from pagefl.runtime.own_files import check_own_files
-from pagefl.runtime.run import Observe, Run
+from pagefl.runtime.run import Observe
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 from pagefl.runtime.task import Task
 
@@ -52,6 +52,10 @@ def run(
     **settings: Any,
 ) -> Run:
     """Run a spec file, a RunSpec, or the settings given here. Write to the directory `out`, if it is given.
+
+    >>> run = pagefl.run(task="digits", algorithm="page", rounds=20, out="runs/first")
+    >>> run.history[["round", "global_accuracy", "local_accuracy"]]
+    >>> run.plot("plane")
 
     `task`, `algorithm` and `players`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own
     object. Algorithms and players can also be named as "module:Class". `clients=50` is short for the task's
@@ -109,7 +113,7 @@ def launch(
 
 
 def resume(
-    directory: str | Path,
+    directory: str | Path | Run,
     *,
     task: Task | None = None,
     algorithm: str | Algorithm | None = None,
@@ -123,13 +127,26 @@ def resume(
 ) -> Run:
     """Continue from the last checkpoint to the last round of the spec, or to `rounds`.
 
+    `directory`: of the run, or what `run` returned when it was interrupted.
+
     It goes on with local workers, unless `executor` and `address` name a cluster.
 
     If the run used the user's own task, algorithm or players, give these objects or their names again. If
     records or checkpoints are damaged, this raises an error and changes nothing. `restart=True` moves them to
     a folder in the directory and starts from round 1.
     """
-    path = Path(directory)
+    if isinstance(directory, Run):
+        before = directory.own or Own()
+        task, algorithm, players = (
+            task or before.task,
+            algorithm or before.algorithm,
+            players or before.players,
+        )
+        if directory.directory is None:
+            raise UserError(
+                "resume: this run has no directory; give `out=…` to `pagefl.run` to resume it later"
+            )
+    path = Path(directory.directory or "") if isinstance(directory, Run) else Path(directory)
     own = Own(
         _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
     )
@@ -272,15 +289,24 @@ def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Obse
         say(sentence)
     task, algorithm = own.task or spec.make_task(), own.algorithm or spec.make_algorithm()
     name = f"{spec.label} on {spec.task['name']}"
-    result = replace(
-        play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say), name=name
-    )
+    if in_notebook():
+        observe = _both(observe, CellProgress(spec.rounds).observe)
+    played = play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say)
+    result = Run(**{**vars(played), "name": name}, own=own)
     if directory is not None:
         shown = Reported(
             name, result.rounds, spec.model_dump(), last_clients(result.client_rounds), _made(directory.path)
         )
         html.write_report(directory.path / "report.html", name, [shown])
     return result
+
+
+def _both(first: Observe, second: Observe) -> Observe:
+    def observe(entry: record.Record) -> None:
+        first(entry)
+        second(entry)
+
+    return observe
 
 
 def spec_of(

@@ -68,7 +68,7 @@ def write_report(path: Path, title: str, runs: Sequence[Reported], note: str = "
 
 
 def _page(title: str, runs: Sequence[Reported], note: str) -> str:
-    script, style = (HERE / "page.js").read_text(), (HERE / "page.css").read_text()
+    script, *styles = ((HERE / name).read_text() for name in ("page.js", "page.css", "chart.css"))
     policy = (
         f"default-src 'none'; script-src 'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'; "
         "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"  # the last two: not in default-src
@@ -88,7 +88,7 @@ def _page(title: str, runs: Sequence[Reported], note: str) -> str:
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(title)}</title>
-<style>{style}</style></head>
+<style>{"".join(styles)}</style></head>
 <body><main><h1>{escape(title)}</h1>
 {_top(runs)}
 {_cards(rounds[runs[0].name]) if len(runs) == 1 else _table(runs, rounds, shown)}
