@@ -3,8 +3,11 @@
 import gc
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .core.caches import keep_compiled_code
 
 if TYPE_CHECKING:
     from . import data as data
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from .runtime.task import Task as Task
 
 __version__ = version("pagefl")
+keep_compiled_code(Path(__file__).parent)
 
 _HOMES = {
     "run": ".api",

@@ -17,7 +17,7 @@ from pagefl.game.certificate import Trial
 from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Players
 from pagefl.game.rewards import DemandRatio
-from pagefl.reports import html
+from pagefl.reports import html, verdict
 from pagefl.reports.html import Reported, last_clients
 from pagefl.reports.notebook import CellProgress, Run, in_notebook
 from pagefl.runtime import binding, checkpoint, demand, halves, record
@@ -252,12 +252,22 @@ def verify(
     )
 
 
-def report(runs: str | Path | Run | Sequence[str | Path | Run], out: str | Path = "report.html") -> Path:
-    """Write one page for one or several runs: their directories, or what `run` returned. Returns its path."""
+def report(
+    runs: str | Path | Run | Sequence[str | Path | Run],
+    out: str | Path = "report.html",
+    *,
+    say: Say = lambda message: None,
+) -> Path:
+    """Write one page for one or several runs: their directories, or what `run` returned. Returns its path.
+
+    `say` is called with a sentence on who ended best, for each of the two accuracies.
+    """
     sources = [runs] if isinstance(runs, str | Path | Run) else [*runs]
     if not sources:
         raise UserError("report: no run is given; expected run directories, or what `pagefl.run` returned")
     shown = [_reported(source, f"run {number}") for number, source in enumerate(sources, 1)]
+    for sentence in verdict.sentences(shown):
+        say(sentence)
     title = shown[0].name if len(shown) == 1 else f"{len(shown)} runs"
     html.write_report(Path(out), title, shown)
     return Path(out)

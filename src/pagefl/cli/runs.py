@@ -142,7 +142,7 @@ def report(
     """Write one interactive page for one or several runs."""
     from pagefl import api
 
-    api.report(directories, out)
+    api.report(directories, out, say=err.print)
     err.print(f"report: {out}")
 
 
