@@ -120,7 +120,8 @@ def test_it_runs_without_extras_terminal_and_home(installed, tmp_path):
         f"assert pagefl.__file__.startswith({str(installed)!r}), pagefl.__file__\n"
         f"assert pagefl.__version__ == {VERSION!r}\n"
         "sys.argv = ['pagefl', 'run', '--task', 'digits', '--rounds', '1', '--epochs', '1']\n"
-        "sys.argv += ['--clients', '3', '--set', 'path=rows', '--set', 'personal.when=never', '--out', 'run', '--json']\n"
+        "sys.argv += ['--clients', '3', '--out', 'run', '--json', '--set', 'path=rows']\n"
+        "sys.argv += ['--set', 'personal.when=never']\n"
         "main()"
     )
     done = python(installed, tmp_path, script)

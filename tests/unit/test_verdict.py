@@ -12,7 +12,8 @@ def run(name: str, shared: float | None, own: float, gradients: float = 1000) ->
 def test_who_won_on_which_axis():
     runs = [run("fixed", 0.5, 0.6), run("page", 0.9, 0.7, 64_000), run("shared", 0.895, 0.95, 1_230_000)]
     assert sentences(runs) == [
-        "On the shared model (global accuracy), page and shared won 40 points over fixed: 90.0% against 50.0%.",
+        "On the shared model (global accuracy), page and shared won 40 points over fixed: "
+        "90.0% against 50.0%.",
         "On the clients' own models (local accuracy), shared won 35 points over fixed: 95.0% against 60.0%, "
         "for these gradient evaluations: fixed 1000, page 64,000, shared 1.23 million.",
     ]

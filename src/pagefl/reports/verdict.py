@@ -15,7 +15,7 @@ AXES = {
 
 
 def sentences(runs: Sequence[Reported]) -> list[str]:
-    """Who ends best on each axis, against the first run. Nothing if fewer than two runs have been evaluated."""
+    """Who ends best on each axis, against the first run. Nothing if there are not two to compare."""
     ends = {run.name: numbers.of_rounds(run.rounds[-1:], run.name) for run in runs}
     last = {name: rounds[0] for name, rounds in ends.items() if rounds}
     known = {name: end for name, end in last.items() if all(end[axis] is not None for axis in AXES)}
@@ -32,9 +32,8 @@ def sentences(runs: Sequence[Reported]) -> list[str]:
             said.append(f"On {words}, nothing ends more than a point above {first} ({best:.1%}){also}.")
         else:
             winners, gain = " and ".join(level), 100 * (best - values[first])
-            said.append(
-                f"On {words}, {winners} won {gain:.0f} points over {first}: {best:.1%} against {values[first]:.1%}."
-            )
+            ends_at = f"{best:.1%} against {values[first]:.1%}"
+            said.append(f"On {words}, {winners} won {gain:.0f} points over {first}: {ends_at}.")
     costs = ", ".join(f"{name} {count(end['gradients'])}" for name, end in known.items() if end["gradients"])
     if costs:
         said[-1] = f"{said[-1].removesuffix('.')}, for these gradient evaluations: {costs}."
