@@ -32,7 +32,7 @@ format: $(INSTALLED) ## write the code as the formatter wants it
 docs: .venv/docs ## the documentation site, in build/docs: every warning is an error, notebooks are executed
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 	$(BIN)/sphinx-build -q -W --keep-going -D nb_execution_mode=off -b linkcheck docs build/links
-	@echo "docs: build/docs/contents.html"
+	@echo "docs: build/docs/index.html"
 
 release: .venv/release ## wheel and sdist, in dist
 	rm -rf dist build/lib

@@ -9,7 +9,7 @@ author = copyright = "The pagefl authors"
 version = release = metadata.version("pagefl")
 
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
-root_doc = "contents"  # includes index.md, which stays readable on a code host
+root_doc = "index"  # index.rst includes index.md, which stays readable on a code host
 exclude_patterns = ["index.md"]
 templates_path: list[str] = []
 suppress_warnings = ["myst.header"]  # pages that begin with a second-level heading
@@ -33,7 +33,7 @@ nb_execution_timeout = 300
 linkcheck_ignore = [] if os.environ.get("PAGEFL_CHECK_EXTERNAL_LINKS") else [r"https?://"]
 
 # Links that leave this folder on a code host lead to a page of the site.
-ELSEWHERE = {"](../CONTRIBUTING.md": "](contributing.md", "](../../README.md": "](../contents.rst"}
+ELSEWHERE = {"](../CONTRIBUTING.md": "](contributing.md", "](../../README.md": "](../index.rst"}
 
 
 def _within_the_site(app: object, name: str, source: list[str]) -> None:

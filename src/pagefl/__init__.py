@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .game.protocol import Moves as Moves
     from .game.protocol import Players as Players
     from .game.protocol import ServerPolicy as ServerPolicy
+    from .runtime.metrics import Metric as Metric
     from .runtime.task import Task as Task
 
 __version__ = version("pagefl")
@@ -50,6 +51,7 @@ _HOMES = {
     "FederatedData": ".data.federated",
     "RunSpec": ".experiments.spec",
     "Task": ".runtime.task",
+    "Metric": ".runtime.metrics",
 }
 _SUBMODULES = ("data", "api", "comparing")
 __all__ = [*_HOMES]  # noqa: PLE0604 (names of the table above)

@@ -24,6 +24,7 @@ from pagefl.runtime import binding, checkpoint, demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
 from pagefl.runtime.loop import play
+from pagefl.runtime.metrics import Metric
 from pagefl.runtime.own_files import check_own_files
 from pagefl.runtime.run import Observe
 from pagefl.runtime.simulation import one_numeric_mode, simulate
@@ -49,6 +50,7 @@ def run(
     out: str | Path | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
     **settings: Any,
 ) -> Run:
     """Run a spec file, a RunSpec, or the settings given here. Write to the directory `out`, if it is given.
@@ -59,14 +61,14 @@ def run(
 
     `task`, `algorithm` and `players`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own
     object. Algorithms and players can also be named as "module:Class". `clients=50` is short for the task's
-    setting. `observe` is called with the record of every round, `say` with messages. `RunSpec` lists all
-    settings.
+    setting. `observe` is called with the record of every round, `say` with messages. `metrics` are
+    numbers of your own beside accuracy. `RunSpec` lists all settings.
     """
     own = Own(
         _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
     )
     raw = _given(spec, {"task": task, "algorithm": algorithm, "players": players, **settings})
-    return launch(specs.resolve(raw, *own), own, out, observe, say)
+    return launch(specs.resolve(raw, *own), own, out, observe, say, metrics)
 
 
 def _own(field: str, given: object, kind: type[Kind]) -> Kind | None:
@@ -106,10 +108,11 @@ def launch(
     out: str | Path | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
 ) -> Run:
     """Run a resolved spec, with the user's own objects."""
     directory = None if out is None else RunDirectory(Path(out), spec.toml(), fresh=True)
-    return _play(spec, own, directory, observe, say)
+    return _play(spec, own, directory, observe, say, metrics)
 
 
 def resume(
@@ -124,6 +127,7 @@ def resume(
     address: str | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
 ) -> Run:
     """Continue from the last checkpoint to the last round of the spec, or to `rounds`.
 
@@ -131,7 +135,7 @@ def resume(
 
     It goes on with local workers, unless `executor` and `address` name a cluster.
 
-    If the run used the user's own task, algorithm or players, give these objects or their names again. If
+    If the run used the user's own task, algorithm, players or metrics, give these again. If
     records or checkpoints are damaged, this raises an error and changes nothing. `restart=True` moves them to
     a folder in the directory and starts from round 1.
     """
@@ -160,7 +164,7 @@ def resume(
         executor=executor,
         address=address,
     )
-    return _play(spec, own, RunDirectory(path, spec.toml(), restart=restart), observe, say)
+    return _play(spec, own, RunDirectory(path, spec.toml(), restart=restart), observe, say, metrics)
 
 
 def load(directory: str | Path, *, task: Task | None = None) -> Run:
@@ -294,14 +298,22 @@ def _made(path: Path) -> dict[str, str]:
     return {"date": f"{saved:%Y-%m-%d %H:%M} UTC", **code}
 
 
-def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Observe, say: Say) -> Run:
+def _play(
+    spec: RunSpec,
+    own: Own,
+    directory: RunDirectory | None,
+    observe: Observe,
+    say: Say,
+    metrics: Sequence[Metric],
+) -> Run:
     for sentence in spec.without_effect():
         say(sentence)
     task, algorithm = own.task or spec.make_task(), own.algorithm or spec.make_algorithm()
     name = f"{spec.label} on {spec.task['name']}"
     if in_notebook():
         observe = _both(observe, CellProgress(spec.rounds).observe)
-    played = play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say)
+    players = own.players or spec.make_players()
+    played = play(task, algorithm, spec, players, directory, observe, say, metrics)
     result = Run(**{**vars(played), "name": name}, own=own)
     if directory is not None:
         shown = Reported(

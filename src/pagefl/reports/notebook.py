@@ -106,7 +106,8 @@ class CellProgress:
         left = (now - self.began) / max(round - self.first, 1) * (self.rounds - round)
         parts = [f"round {round} of {self.rounds}"]
         parts += [f"{side} {decimal(record.get(f'{side}_accuracy'))}" for side in ("global", "local")]
-        self.handle.update(self._bundle(", ".join([*parts, f"{duration(left)} left"]), round), raw=True)
+        parts += [f"{duration(left)} left"] if round < self.rounds else []
+        self.handle.update(self._bundle(", ".join(parts), round), raw=True)
 
     def _bundle(self, text: str, done: int = 0) -> dict[str, str]:
         bar = f'<progress value="{done}" max="{self.rounds}"></progress> {escape(text)}'

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,8 @@ from . import binding, checkpoint, record
 from .demand import Demand
 from .directory import SPEC, STAGES, Found, RunDirectory
 from .halves import Say
-from .rounds import Rounds
+from .metrics import Metric, check, measured
+from .rounds import Measure, Rounds
 from .run import Observe, Run
 from .settings import Settings
 from .simulation import Simulation, one_numeric_mode, simulate
@@ -39,14 +40,24 @@ def play(
     directory: RunDirectory | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
 ) -> Run:
     """Run to the last round, from the checkpoint in the directory if there is one."""
     with one_numeric_mode(), kept_memory(), memory_errors_named():
         simulation = _simulate(task, algorithm, settings, say, directory.path if directory else None)
+        check(metrics, simulation)
         game = Game(*simulation.game(players or Players()))
         make_module = partial(task.fresh_module, settings.seed)
         return loop(
-            game, simulation.data, make_module, settings, directory, observe, say, simulation=simulation
+            game,
+            simulation.data,
+            make_module,
+            settings,
+            directory,
+            observe,
+            say,
+            simulation=simulation,
+            measure=lambda: measured(metrics, simulation),
         )
 
 
@@ -70,6 +81,7 @@ def loop(
     say: Say,
     *,
     simulation: Simulation | None = None,
+    measure: Measure = dict,
 ) -> Run:
     """Play to the last round, from the checkpoint in the directory if there is one.
 
@@ -80,7 +92,7 @@ def loop(
     with directory.open(say) if directory else nullcontext():
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
-        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say)
+        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say, measure)
         journal = Journal(rounds, directory, bound, found)
         with (
             simulation.with_workers(say) if simulation else nullcontext(),

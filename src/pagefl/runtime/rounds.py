@@ -23,6 +23,7 @@ from .workers import Say
 
 TOLD = [KNOWN + name for name in SCORES]
 PATIENCE = 1.0  # seconds of a round from which its personal step is announced: it takes many times as long
+Measure = Callable[[], Record]  # further entries of the record of a round whose accuracies are measured
 Models = Callable[[], tuple[Tensor, Tensor]]  # the shared model and the personal ones
 
 
@@ -34,8 +35,10 @@ class Rounds:
         demand: Demand,
         models: Models | None = None,
         say: Say = lambda message: None,
+        measure: Measure = dict,
     ) -> None:
-        """`models`: the models to watch if the run stops at an equilibrium."""
+        """`models`: the models to watch if the run stops at an equilibrium. `measure`: the user's metrics."""
+        self.measure = measure
         self.game, self.settings, self.demand, self.models, self.say = game, settings, demand, models, say
         self.round = 0
         self.equilibrium: int | None = None  # the round in which the game converged
@@ -83,6 +86,7 @@ class Rounds:
         seconds = perf_counter() - started
         step, tuned = self._personal_step(seconds) if self.personal else (None, None)
         entry = {**self._entry(played, seconds), **self._personal_entry(step, tuned)}
+        entry |= self.measure() if self.judged else {}
         return entry, self._clients(played, tuned)
 
     def state(self) -> dict[str, Tensor]:
