@@ -71,3 +71,15 @@ def test_others_are_refused_in_one_sentence(words, metrics):
     with pytest.raises(pagefl.UserError) as refusal:
         pagefl.run(task=task(), rounds=1, metrics=metrics)
     assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("executor = ray, expected local", {"executor": "ray"}),
+        ("FedRecon fits the shared model to data", {"algorithm": "fedrecon"}),
+    ],
+)
+def test_where_they_cannot_be_measured(words, settings):
+    with pytest.raises(pagefl.UserError, match=words):
+        pagefl.run(task="synthetic-mlp", clients=3, rounds=1, metrics=[Metric("hits", accuracy)], **settings)

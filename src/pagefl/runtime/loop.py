@@ -43,9 +43,9 @@ def play(
     metrics: Sequence[Metric] = (),
 ) -> Run:
     """Run to the last round, from the checkpoint in the directory if there is one."""
+    check(metrics, algorithm, settings.executor)
     with one_numeric_mode(), kept_memory(), memory_errors_named():
         simulation = _simulate(task, algorithm, settings, say, directory.path if directory else None)
-        check(metrics, simulation)
         game = Game(*simulation.game(players or Players()))
         make_module = partial(task.fresh_module, settings.seed)
         return loop(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagefl.core.algorithm import Algorithm
 from pagefl.core.block import adapts
 from pagefl.core.errors import UserError, shown
 from pagefl.core.evaluate import BLOCK
@@ -46,7 +47,8 @@ class Metric:
             raise UserError(f"metric {self.name}: it returned {shown(value)}; expected one number") from None
 
 
-def check(metrics: Sequence[Metric], simulation: Simulation) -> None:
+def check(metrics: Sequence[Metric], algorithm: Algorithm, executor: str) -> None:
+    """Raise if these metrics cannot be recorded."""
     names = [metric.name for metric in metrics]
     for name in names:
         if not name.isidentifier() or name in TAKEN or names.count(name) > 1:
@@ -54,12 +56,12 @@ def check(metrics: Sequence[Metric], simulation: Simulation) -> None:
                 f"metric {shown(name)}: expected a name of its own, of letters, digits and _, and not one of "
                 f"{', '.join(TAKEN)}"
             )
-    if metrics and not isinstance(simulation, Simulation):
-        raise UserError("metrics: they are measured in this process; expected executor = 'local'")
-    if metrics and adapts(simulation.server.algorithm):
-        kind = type(simulation.server.algorithm).__name__
+    if metrics and executor != "local":
+        raise UserError(f"metrics: they are measured in this process; executor = {executor}, expected local")
+    if metrics and adapts(algorithm):
+        kind = type(algorithm).__name__
         raise UserError(
-            f"metrics: {kind} fits the shared model to data before it is evaluated; expected another"
+            f"metrics: {kind} fits the shared model to data before it is evaluated; expected another one"
         )
 
 
