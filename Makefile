@@ -32,12 +32,26 @@ format: $(INSTALLED) ## write the code as the formatter wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: .venv/docs ## the documentation site, in build/docs: every warning is an error, notebooks are executed
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	$(BIN)/sphinx-build -q -W --keep-going -D nb_execution_mode=off -b linkcheck docs build/links
+	@echo "docs: build/docs/index.html"
+
+release: .venv/release ## wheel and sdist, in dist
+	rm -rf dist build/lib
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 bench: $(INSTALLED) ## the engine against a plain loop, on this machine
 	$(BIN)/pagefl bench engine
 
 chromium: ## the browser that looks at reports in tests
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "no chromium: the tests that look at pages will be skipped"
+
+.venv/docs .venv/release: $(INSTALLED)
+	$(BIN)/pip install -q -c constraints.txt -e '.[$(@F)]'
+	@touch $@
 
 # torch goes first and alone, or the resolver may fetch its CUDA build
 $(INSTALLED): pyproject.toml constraints.txt
@@ -46,4 +60,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[test,dev]'
 	@touch $@
 
-.PHONY: help demo console test check format bench chromium
+.PHONY: help demo console test check format docs release bench chromium

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -165,7 +166,10 @@ def resume() -> Outcome:
 
 def report() -> Outcome:
     done = command("report", RUN, "--out", "page.html")
-    return done if done.refused else Outcome(False, sha256(Path("page.html").read_bytes()).hexdigest())
+    if done.refused:
+        return done
+    page = re.sub(rb"<dt>Date</dt>.*?</dd>", b"", Path("page.html").read_bytes())  # of a copy, it is another
+    return Outcome(False, sha256(page).hexdigest())
 
 
 def load() -> Outcome:

@@ -1,7 +1,7 @@
 """The Python interface: run, resume, load."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,15 +17,17 @@ from pagefl.game.certificate import Trial
 from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Players
 from pagefl.game.rewards import DemandRatio
-from pagefl.report import html
-from pagefl.report.html import last_clients
+from pagefl.reports import html, verdict
+from pagefl.reports.html import Reported, last_clients
+from pagefl.reports.notebook import CellProgress, Run, in_notebook
 from pagefl.runtime import binding, checkpoint, demand, halves, record
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
 from pagefl.runtime.hostile import check_not_attacked
 from pagefl.runtime.loop import play
+from pagefl.runtime.metrics import Metric
 from pagefl.runtime.own_files import check_own_files
-from pagefl.runtime.run import Observe, Run
+from pagefl.runtime.run import Observe
 from pagefl.runtime.simulation import one_numeric_mode, simulate
 from pagefl.runtime.task import Task
 
@@ -49,20 +51,25 @@ def run(
     out: str | Path | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
     **settings: Any,
 ) -> Run:
     """Run a spec file, a RunSpec, or the settings given here. Write to the directory `out`, if it is given.
 
+    >>> run = pagefl.run(task="digits", algorithm="page", rounds=20, out="runs/first")
+    >>> run.history[["round", "global_accuracy", "local_accuracy"]]
+    >>> run.plot("plane")
+
     `task`, `algorithm` and `players`: a name, a table such as {"name": "fedprox", "mu": 0.1}, or your own
     object. Algorithms and players can also be named as "module:Class". `clients=50` is short for the task's
-    setting. `observe` is called with the record of every round, `say` with messages. `RunSpec` lists all
-    settings.
+    setting. `observe` is called with the record of every round, `say` with messages. `metrics` are
+    numbers of your own beside accuracy. `RunSpec` lists all settings.
     """
     own = Own(
         _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
     )
     raw = _given(spec, {"task": task, "algorithm": algorithm, "players": players, **settings})
-    return launch(specs.resolve(raw, *own), own, out, observe, say)
+    return launch(specs.resolve(raw, *own), own, out, observe, say, metrics)
 
 
 def _own(field: str, given: object, kind: type[Kind]) -> Kind | None:
@@ -102,14 +109,15 @@ def launch(
     out: str | Path | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
 ) -> Run:
     """Run a resolved spec, with the user's own objects."""
     directory = None if out is None else RunDirectory(Path(out), spec.toml(), fresh=True)
-    return _play(spec, own, directory, observe, say)
+    return _play(spec, own, directory, observe, say, metrics)
 
 
 def resume(
-    directory: str | Path,
+    directory: str | Path | Run,
     *,
     task: Task | None = None,
     algorithm: str | Algorithm | None = None,
@@ -120,16 +128,30 @@ def resume(
     address: str | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
 ) -> Run:
     """Continue from the last checkpoint to the last round of the spec, or to `rounds`.
 
+    `directory`: of the run, or what `run` returned when it was interrupted.
+
     It goes on with local workers, unless `executor` and `address` name a cluster.
 
-    If the run used the user's own task, algorithm or players, give these objects or their names again. If
+    If the run used the user's own task, algorithm, players or metrics, give these again. If
     records or checkpoints are damaged, this raises an error and changes nothing. `restart=True` moves them to
     a folder in the directory and starts from round 1.
     """
-    path = Path(directory)
+    if isinstance(directory, Run):
+        before = directory.own or Own()
+        task, algorithm, players = (
+            task or before.task,
+            algorithm or before.algorithm,
+            players or before.players,
+        )
+        if directory.directory is None:
+            raise UserError(
+                "resume: this run has no directory; give `out=…` to `pagefl.run` to resume it later"
+            )
+    path = Path(directory.directory or "") if isinstance(directory, Run) else Path(directory)
     own = Own(
         _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
     )
@@ -143,7 +165,7 @@ def resume(
         executor=executor,
         address=address,
     )
-    return _play(spec, own, RunDirectory(path, spec.toml(), restart=restart), observe, say)
+    return _play(spec, own, RunDirectory(path, spec.toml(), restart=restart), observe, say, metrics)
 
 
 def load(directory: str | Path, *, task: Task | None = None) -> Run:
@@ -241,28 +263,79 @@ def verify(
     )
 
 
-def report(directories: Sequence[Path], page: Path) -> None:
-    """Write one report page for several runs."""
-    texts = [f"# {path}\n{specs.dump(_raw_spec(path))}" for path in directories]
-    found = {str(path): record.read(path) for path in directories}
-    runs, clients = ({name: parts[i] for name, parts in found.items()} for i in (0, 1))
-    html.write_report(
-        page, "pagefl", runs, "\n\n".join(texts), {name: last_clients(of) for name, of in clients.items()}
-    )
+def report(
+    runs: str | Path | Run | Sequence[str | Path | Run],
+    out: str | Path = "report.html",
+    *,
+    say: Say = lambda message: None,
+) -> Path:
+    """Write one page for one or several runs: their directories, or what `run` returned. Returns its path.
+
+    `say` is called with a sentence on who ended best, for each of the two accuracies.
+    """
+    sources = [runs] if isinstance(runs, str | Path | Run) else [*runs]
+    if not sources:
+        raise UserError("report: no run is given; expected run directories, or what `pagefl.run` returned")
+    shown = [_reported(source, f"run {number}") for number, source in enumerate(sources, 1)]
+    for sentence in verdict.sentences(shown):
+        say(sentence)
+    title = shown[0].name if len(shown) == 1 else f"{len(shown)} runs"
+    html.write_report(Path(out), title, shown)
+    return Path(out)
 
 
-def _play(spec: RunSpec, own: Own, directory: RunDirectory | None, observe: Observe, say: Say) -> Run:
+def _reported(source: str | Path | Run, name: str) -> Reported:
+    if isinstance(source, Run):
+        if source.directory is None:
+            raw = source.settings.model_dump() if isinstance(source.settings, RunSpec) else None
+            called = f"{name}: {source.name}"
+            return Reported(called, source.rounds, raw, last_clients(source.client_rounds))
+        source = source.directory
+    raw, (rounds, clients) = _raw_spec(Path(source)), record.read(Path(source))
+    return Reported(str(source), rounds, raw, last_clients(clients), _made(Path(source)))
+
+
+def _made(path: Path) -> dict[str, str]:
+    """When the run last saved its state, and with which version of pagefl."""
+    facts = record.newest_facts(path)
+    if facts is None:
+        return {}
+    saved = datetime.fromtimestamp((path / checkpoint.NAME).stat().st_mtime, UTC)
+    code = {name: str(facts[name]) for name in ("version", "commit") if facts.get(name)}
+    return {"date": f"{saved:%Y-%m-%d %H:%M} UTC", **code}
+
+
+def _play(
+    spec: RunSpec,
+    own: Own,
+    directory: RunDirectory | None,
+    observe: Observe,
+    say: Say,
+    metrics: Sequence[Metric],
+) -> Run:
     for sentence in spec.without_effect():
         say(sentence)
     task, algorithm = own.task or spec.make_task(), own.algorithm or spec.make_algorithm()
     name = f"{spec.label} on {spec.task['name']}"
-    result = replace(
-        play(task, algorithm, spec, own.players or spec.make_players(), directory, observe, say), name=name
-    )
+    if in_notebook():
+        observe = _both(observe, CellProgress(spec.rounds).observe)
+    players = own.players or spec.make_players()
+    played = play(task, algorithm, spec, players, directory, observe, say, metrics)
+    result = Run(**{**vars(played), "name": name}, own=own)
     if directory is not None:
-        clients = {name: last_clients(result.client_rounds)}
-        html.write_report(directory.path / "report.html", name, {name: result.rounds}, spec.toml(), clients)
+        shown = Reported(
+            name, result.rounds, spec.model_dump(), last_clients(result.client_rounds), _made(directory.path)
+        )
+        html.write_report(directory.path / "report.html", name, [shown])
     return result
+
+
+def _both(first: Observe, second: Observe) -> Observe:
+    def observe(entry: record.Record) -> None:
+        first(entry)
+        second(entry)
+
+    return observe
 
 
 def spec_of(

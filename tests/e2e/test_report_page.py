@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from pagefl.report.html import last_clients, write_report
+from pagefl.reports import html
+from pagefl.reports.html import Reported, last_clients
 from pagefl.runtime import numbers
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -24,6 +25,19 @@ pytestmark = [
 HOSTILE = (
     """</script><script>alert(1)</script><b>bold</b> <a href="https://evil.example">%{x}</a> & "quotes" """
 )
+
+
+def write_report(
+    path: Path,
+    title: str,
+    runs: dict[str, list[dict[str, Any]]],
+    note: str,
+    clients: dict[str, list[float]] | None = None,
+) -> None:
+    shown = [Reported(name, rounds, clients=(clients or {}).get(name, ())) for name, rounds in runs.items()]
+    html.write_report(path, title, shown, note)
+
+
 METRICS = ("accuracy", "accuracy_before", "loss", "std", "worst10")
 
 
@@ -87,17 +101,13 @@ class Visit:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("framenavigated", lambda frame: self.places.append(frame.url))
         self.page.goto(path.as_uri())
-        for chart in range(7):  # charts are drawn when they come into sight
-            self.page.locator(f"#chart{chart}").scroll_into_view_if_needed()
-            self.page.wait_for_selector(f"#chart{chart} .main-svg .xaxislayer-above text")
-        self.page.evaluate("scrollTo(0, 0)")
 
     def drawn(self, chart: int) -> list[str]:
-        """The d of every line that has at least two points."""
-        lines = self.page.eval_on_selector_all(
-            f"#chart{chart} .scatterlayer path.js-line", "paths => paths.map(path => path.getAttribute('d'))"
+        """The d of every line of a run that can be seen."""
+        return self.page.eval_on_selector_all(
+            f"#chart{chart} path.line:not(.thin)",
+            "paths => paths.filter(path => path.checkVisibility()).map(path => path.getAttribute('d'))",
         )
-        return [line for line in lines if line.count(",") >= 2]
 
 
 def wait_until(page: Page, condition: Callable[[], bool]) -> None:
@@ -108,8 +118,7 @@ def wait_until(page: Page, condition: Callable[[], bool]) -> None:
     raise AssertionError("the page does not come to look as expected")
 
 
-# A band has two edges and a line; a null is a gap, which makes two pieces of its line.
-LINES_OF_ONE, LINES_OF_SEVERAL = [3, 5, 1, 2, 2, 4, 4], [6, 10, 2, 4, 4, 8, 8]
+LINES_OF_ONE, LINES_OF_SEVERAL = [3, 1, 2, 3, 2, 1, 1, 2], [2] * 11
 
 
 @pytest.mark.parametrize(  # every pair of runs, width and scheme
@@ -132,9 +141,12 @@ def test_page_draws_all_charts_without_network_or_complaint(
     path = tmp_path / "report.html"
     write_report(path, f"A report {HOSTILE}", runs, f'note = "{HOSTILE}"')
     visit = Visit(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    assert [len(visit.drawn(chart)) for chart in range(7)] == lines
-    # Plotly leaves out points on a straight stretch
-    assert all(line.count(",") >= 8 for line in visit.drawn(0))
+    assert [len(visit.drawn(chart)) for chart in range(len(lines))] == lines
+    assert visit.page.locator(".chart").count() == len(lines)
+    assert all(
+        line.count("L") + 1 == len(rounds)
+        for line, rounds in zip(visit.drawn(0), runs.values(), strict=False)
+    )
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     assert visit.requests == [path.as_uri()]
     assert visit.errors == []
@@ -153,8 +165,8 @@ def test_dark_mode_is_followed_while_the_page_is_open(browser: Browser, tmp_path
 
         return (
             channels("body", "background-color"),
-            channels("#chart0 .main-svg", "background-color"),
-            channels("#chart0 .xtick text", "fill"),
+            channels("figure", "background-color"),
+            channels("#chart0 .plot .x", "color"),
         )
 
     page, chart, ticks = looks()
@@ -176,13 +188,10 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -
     assert HOSTILE in (visit.page.text_content(".runs") or "")
     visit.page.focus("#chart0")
     visit.page.keyboard.press("ArrowRight")
-    visit.page.wait_for_selector("#chart0 .hoverlayer text")
-    hover = visit.page.eval_on_selector_all(
-        "#chart0 .hoverlayer text", "texts => texts.map(text => text.textContent).join()"
-    )
+    hover = visit.page.text_content("#chart0 .tip") or ""
     assert HOSTILE[:20] in hover
     assert "%{x}</a> &" in hover
-    assert visit.page.query_selector_all("a, b b, td + script") == []
+    assert visit.page.query_selector_all("a, b b, b i, td + script") == []
     assert visit.errors == []
 
 
@@ -235,12 +244,12 @@ def test_strange_records_run_nothing_and_lead_nowhere(
     path = tmp_path / "report.html"
     write_report(path, LEAVE, runs, LEAVE, clients)
     visit = Visit(browser, path)
-    visit.page.locator("#clients").scroll_into_view_if_needed()
-    visit.page.wait_for_selector("#clients .boxlayer .points path")
+    assert visit.page.locator("#clients .client").count() == len(runs)
+    visit.page.hover("#chart1 .plot")
     visit.page.focus("#chart0")
     visit.page.keyboard.press("ArrowRight")
     visit.page.keyboard.press("End")
-    visit.page.wait_for_timeout(1000)
+    visit.page.wait_for_timeout(300)
     assert visit.places == visit.requests == [path.as_uri()]
     assert visit.errors == []
     assert (
@@ -261,7 +270,7 @@ def test_rounds_far_apart_do_not_hang_the_page(browser: Browser, tmp_path: Path)
     rounds[-1]["round"] = numbers.MOST
     write_report(tmp_path / "report.html", "a title", {"run": rounds}, "")
     visit = Visit(browser, tmp_path / "report.html")
-    assert len(visit.page.query_selector_all("#chart0 .xaxislayer-above text")) < 20
+    assert len(visit.page.query_selector_all("#chart0 .plot .x")) < 20
     assert visit.errors == []
 
 
@@ -269,12 +278,12 @@ def test_keyboard_reads_rounds_hides_lines_and_opens_the_settings(browser: Brows
     write_report(tmp_path / "report.html", "a title", ONE, "rounds = 60")
     visit = Visit(browser, tmp_path / "report.html")
     page = visit.page
-    page.keyboard.press("Tab")  # the first switch of the first chart's legend: global
+    page.focus(".legend button")  # the first switch of the first chart's legend: global
     page.keyboard.press("Space")
     assert page.get_attribute("button:focus", "aria-pressed") == "false"
-    assert [len(visit.drawn(chart)) for chart in range(7)] == [2, 5, 1, 2, 2, 4, 4]
+    assert [len(visit.drawn(chart)) for chart in range(8)] == [2, 1, 2, 3, 2, 1, 1, 2]
     page.keyboard.press("Enter")
-    assert [len(visit.drawn(chart)) for chart in range(7)] == [3, 5, 1, 2, 2, 4, 4]
+    assert [len(visit.drawn(chart)) for chart in range(8)] == LINES_OF_ONE
     page.focus("#chart0")
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
@@ -297,13 +306,31 @@ def test_a_whole_table_of_runs_fits_on_a_page(browser: Browser, tmp_path: Path) 
     clients = {name: [0.5 + j / 250 for j in range(100)] for name in runs}
     path = tmp_path / "report.html"
     write_report(path, "a table", runs, "", clients)
-    assert path.stat().st_size < 8e6
+    assert path.stat().st_size < 2.5e6
     visit = Visit(browser, path, viewport={"width": 1200, "height": 900})
-    visit.page.locator("#clients").scroll_into_view_if_needed()
-    visit.page.wait_for_selector("#clients .boxlayer .points path")
-    visit.page.evaluate("scrollTo(0, 0)")
-    assert len(visit.drawn(0)) == 3 * 33
+    assert visit.page.locator("#clients .client").count() == 33
+    assert len(visit.drawn(0)) == 33
     visit.page.click(".runs button >> nth=5")
-    visit.page.locator("#chart0").scroll_into_view_if_needed()
-    wait_until(visit.page, lambda: len(visit.drawn(0)) == 3 * 30)  # a method goes with its seeds
+    assert len(visit.drawn(0)) == 30  # a method goes with its seeds
+    assert visit.errors == []
+
+
+def test_the_pointer_reads_the_nearest_round_and_run(browser: Browser, tmp_path: Path) -> None:
+    runs = {"page": fake_rounds(60, 0.95), "fedavg": fake_rounds(60, 0.5)}
+    write_report(tmp_path / "report.html", "a title", runs, "")
+    visit = Visit(browser, tmp_path / "report.html", viewport={"width": 1200, "height": 900})
+    page = visit.page
+    box = page.locator("#chart0 .plot").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 20)
+    values = {name: rounds[-1]["global_accuracy"] for name, rounds in runs.items()}
+    told = page.text_content("#chart0 .tip") or ""
+    assert told == "round 60" + "".join(f"{name}  {value:.4g}" for name, value in values.items())
+    page.mouse.move(0, 0)
+    assert not page.is_visible("#chart0 .tip")
+    page.locator("#chart2").scroll_into_view_if_needed()  # the plane
+    end = page.locator("#chart2 .dot >> nth=1").bounding_box()
+    assert end
+    page.mouse.move(end["x"] + end["width"] / 2, end["y"] + end["height"] / 2)
+    assert (page.text_content("#chart2 .tip") or "").startswith("fedavg, round 60global")
     assert visit.errors == []

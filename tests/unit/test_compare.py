@@ -26,7 +26,7 @@ from pagefl.experiments.compare import Recorded
 from pagefl.experiments.paper import TABLES, Panel, Published, Row, Table
 from pagefl.experiments.scales import experiment
 from pagefl.experiments.sweep import Found, name_of
-from pagefl.report import figures, reproduce, tables
+from pagefl.reports import figures, reproduce, tables
 
 SMALL = {"task": {"name": "synthetic", "clients": 3}, "epochs": 1, "rounds": 2}
 

@@ -34,7 +34,7 @@ from pagefl.deploy import keys, parties, server_app, wire
 from pagefl.deploy.node import Node
 from pagefl.experiments import spec as specs
 from pagefl.game.players import PLAYERS
-from pagefl.report.progress import Progress, summary
+from pagefl.reports.progress import Progress, summary
 from pagefl.runtime import checkpoint, loop
 from pagefl.runtime.simulation import split
 from pagefl.trust.privacy.randomness import Simulated

@@ -1,7 +1,10 @@
 """Examples in the README and in docs run as they stand."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,33 @@ def test_python_examples_run(page, tmp_path, monkeypatch):
     names: dict[str, object] = {"__name__": "example"}
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), names)
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+SCRIPTS = sorted((ROOT / "docs" / "examples").glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(path, tmp_path):
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # the site executes them
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_of_the_gallery_run(path, tmp_path):
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([sys.executable, path], check=True, cwd=tmp_path, env={**os.environ, "PATH": programs})
+
+
+def test_every_script_is_in_the_gallery():
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    assert [path.name for path in SCRIPTS] == sorted(set(re.findall(r"examples/(\w+\.py)", page)))
 
 
 @pytest.mark.parametrize(

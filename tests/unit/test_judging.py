@@ -125,7 +125,7 @@ def test_an_equilibrium_needs_every_round():
 
 
 def test_a_report_draws_the_rounds_that_were_judged():
-    from pagefl.report import html
+    from pagefl.reports import html
     from pagefl.runtime import numbers
 
     run = pagefl.run(task=task(), rounds=9, judge_every=2)

@@ -24,7 +24,7 @@ LOWER = {  # what each layer may import, beside itself
     "experiments": {"core", "algorithms", "agents", "game", "data", "models", "trust", "runtime"},
     "bench": {"core", "algorithms", "agents", "game", "data", "models", "trust", "runtime", "experiments"},
     "deploy": {"core", "algorithms", "agents", "game", "data", "models", "trust", "runtime", "experiments"},
-    "report": {"core", "algorithms", "agents", "game", "data", "models", "trust", "runtime", "experiments"},
+    "reports": {"core", "algorithms", "agents", "game", "data", "models", "trust", "runtime", "experiments"},
     "console": {
         *(
             "core",
@@ -37,7 +37,7 @@ LOWER = {  # what each layer may import, beside itself
             "runtime",
             "experiments",
             "deploy",
-            "report",
+            "reports",
         ),
         "comparing",
     },
@@ -51,7 +51,7 @@ LOWER = {  # what each layer may import, beside itself
         "experiments",
         "bench",
         "deploy",
-        "report",
+        "reports",
         "console",
         "api",
         "comparing",
@@ -97,7 +97,7 @@ def test_imports_go_down():
         (("game", "players"), "from ..protocol import Setup", set()),
         (("runtime",), "from pagefl.deploy import node", {"deploy"}),
         (("experiments",), "from pagefl.bench.workloads import WORKLOADS", {"bench"}),
-        (("deploy",), "from pagefl.report import html", {"report"}),
+        (("deploy",), "from pagefl.reports import html", {"reports"}),
     ],
 )
 def test_an_upward_import_is_seen(package, planted, found):

@@ -9,7 +9,7 @@ import pytest
 
 from pagefl.core.errors import UserError
 from pagefl.experiments import ledger, scales, statistics, sweep
-from pagefl.report import reproduce
+from pagefl.reports import reproduce
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pagefl import UserError
 from pagefl.data.partition import Partition, by_user, iid, label_skew, quantity_skew, shards, summary
-from pagefl.report.partition import heat_map
+from pagefl.reports.partition import heat_map
 
 often = settings(max_examples=60, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**40)

@@ -16,7 +16,7 @@ from pagefl.core.errors import UserError, printable
 from pagefl.experiments import spec as specs
 from pagefl.experiments import sweep
 from pagefl.experiments.scales import Block
-from pagefl.report import figures, html, progress
+from pagefl.reports import axis, charts, figures, html, palette, progress, svg
 from pagefl.runtime import numbers
 
 HOSTILE = """</script><script>alert(1)</script><!-- "'><img src=https://evil.example/x onerror=alert(2)>"""
@@ -65,10 +65,18 @@ class Page(HTMLParser):
         self.text[self.open] = self.text.get(self.open, "") + data
 
 
+def reported(
+    runs: dict[str, list[dict[str, Any]]], clients: dict[str, list[float]] | None = None
+) -> list[html.Reported]:
+    return [
+        html.Reported(name, rounds, clients=(clients or {}).get(name, ())) for name, rounds in runs.items()
+    ]
+
+
 def written(
     tmp_path: Path, runs: dict[str, list[dict[str, Any]]], title: str = "a title", spec: str = "rounds = 3"
 ) -> Page:
-    html.write_report(tmp_path / "report.html", title, runs, spec)
+    html.write_report(tmp_path / "report.html", title, reported(runs), spec)
     return Page((tmp_path / "report.html").read_text(encoding="utf-8"))
 
 
@@ -145,7 +153,7 @@ def test_strange_records_become_numbers_or_nothing(tmp_path: Path, value: object
 )
 def test_a_record_without_a_round_is_refused_in_one_sentence(tmp_path: Path, record: Any) -> None:
     with pytest.raises(UserError, match=r"^fedavg: line 2 of rounds.jsonl has no round number; .*$"):
-        html.write_report(tmp_path / "report.html", "a title", {"fedavg": [{"round": 1}, record]}, "")
+        html.write_report(tmp_path / "report.html", "a title", reported({"fedavg": [{"round": 1}, record]}))
     assert not list(tmp_path.iterdir())
 
 
@@ -166,12 +174,12 @@ def test_strange_clients_are_left_out(record: Any, known: list[float]) -> None:
 
 def test_more_clients_than_a_page_can_draw_are_thinned(tmp_path: Path) -> None:
     many = [((i * 7919) % 1_000_003) / 1_000_003 for i in range(1_000_003)]
-    html.write_report(tmp_path / "report.html", "a title", {"run": fake_rounds(2)}, "", {"run": many})
-    (drawn,) = json.loads(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text["data"])[
-        "clients"
-    ]
-    assert len(drawn) <= html.MOST_CLIENTS + 1
-    assert (drawn[0], drawn[-1]) == (0, 1)
+    runs = reported({"run": fake_rounds(2)}, {"run": many})
+    html.write_report(tmp_path / "report.html", "a title", runs)
+    assert (tmp_path / "report.html").stat().st_size < 200_000
+    drawn = svg.thinned(many, charts.MOST_CLIENTS)
+    assert len(drawn) <= charts.MOST_CLIENTS + 1
+    assert (drawn[0], drawn[-1]) == (min(many), max(many))
     assert drawn[len(drawn) // 4] == pytest.approx(0.25, abs=1e-3)
 
 
@@ -179,14 +187,17 @@ def test_a_link_beside_the_page_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "report.html.aside").symlink_to("precious")
     (tmp_path / "report.html").symlink_to("precious")
-    html.write_report(tmp_path / "report.html", "a title", {"run": fake_rounds(2)}, "")
+    html.write_report(tmp_path / "report.html", "a title", reported({"run": fake_rounds(2)}))
     assert (tmp_path / "precious").read_text() == "precious"
     assert "a title" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_name_that_is_not_unicode(tmp_path: Path) -> None:
     html.write_report(
-        tmp_path / "report.html", "runs/\udcff", {"runs/\udcff": fake_rounds(2), "b": []}, "# runs/\udcff"
+        tmp_path / "report.html",
+        "runs/\udcff",
+        reported({"runs/\udcff": fake_rounds(2), "b": []}),
+        "# runs/\udcff",
     )
     assert "runs/\\udcff" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -195,7 +206,7 @@ def test_none_survives(tmp_path: Path) -> None:
     rounds = fake_rounds(4)
     rounds[1] |= {"global_loss": None, "reward_clients": None}
     rounds[3] |= {"global_accuracy": None, "local_accuracy": None}
-    run = json.loads(written(tmp_path, {"fedavg": rounds}).text["data"])["runs"][0]
+    run = json.loads(written(tmp_path, {"fedavg": rounds}).text["data"])["runs"][0]["columns"]
     assert run["global_loss"][1] is None
     assert run["global_accuracy"][3] is None
     assert run["global_loss"][0] == pytest.approx(rounds[0]["global_loss"], rel=1e-4)
@@ -214,11 +225,14 @@ def test_headline_tells_last_and_best(tmp_path: Path) -> None:
     assert f"<b>{rounds[-1]['global_accuracy']:.4f}</b>best 0.9500 in round 2" in text
     assert "<b>1.0 s</b>0.25 s per round" in text
     assert [tag for tag, _ in page.elements].count("figure") == 5  # what there is no number for is not drawn
+    assert (tmp_path / "report.html").stat().st_size < 50_000
 
 
 def test_long_runs_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
-    drawn = json.loads(written(tmp_path, {"long": fake_rounds(5001)}).text["data"])["runs"][0]["round"]
-    assert len(drawn) <= 2001
+    drawn = json.loads(written(tmp_path, {"long": fake_rounds(5001)}).text["data"])["runs"][0]["columns"][
+        "round"
+    ]
+    assert len(drawn) <= charts.MOST + 1
     assert (drawn[0], drawn[-1]) == (1, 5001)
 
 
@@ -233,12 +247,117 @@ def test_write_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space"):
-            html.write_report(page, "a title", {"fedavg": fake_rounds(2)}, "")
+            html.write_report(page, "a title", reported({"fedavg": fake_rounds(2)}))
     assert page.read_text() == "the page before"
     assert list(tmp_path.iterdir()) == [page]
-    html.write_report(page, "a title", {"fedavg": fake_rounds(2)}, "")
+    html.write_report(page, "a title", reported({"fedavg": fake_rounds(2)}))
     assert "a title" in page.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [page]
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    "values", [(0.1, 0.9), (3.0, 3.0), (1e-30, 3e38), (0.5, None), (1.0, 1000.0), (2.0, 2.5)]
+)
+def test_an_axis_shows_every_value_and_some_ticks(values: tuple[float | None, ...], log: bool) -> None:
+    made = axis.fit("an axis", values, log=log)
+    places = [made.at(value) for value in values if value is not None]
+    assert all(0 <= place <= axis.LONG for place in places)
+    assert 1 <= len(made.ticks) <= 12
+    assert all(made.low <= tick <= made.high for tick in made.ticks)
+    assert made.at(None) is None
+
+
+def test_places_on_a_logarithmic_axis() -> None:
+    made = axis.Axis("lr", 0.01, 100.0, True, [])
+    assert [made.at(value) for value in (0.01, 0.1, 1, 10, 100, 0, -1)] == [
+        0,
+        250,
+        500,
+        750,
+        1000,
+        None,
+        None,
+    ]
+    assert [axis.label(tick) for tick in (0.5, 20, 1e-7, 5e6, 0)] == ["0.5", "20", "10⁻⁷", "5·10⁶", "0"]
+
+
+def test_lines_have_gaps_dots_and_bands() -> None:
+    x, y = axis.Axis("round", 0, 10, False, []), axis.Axis("accuracy", 0, 1, False, [])
+    line = svg.Line([0, 5, 10, 10], [0.0, None, 1.0, 0.5], "#123456", "a")
+    body = svg.chart(x, y, [line, line._replace(bridges=True, spread=[0.1, 0.1, 0.1, 0.1])])
+    paths = re.findall(r' d="([^"]*)"', body)
+    assert paths[1] == "M0 1000L1000 100L1000 600L1000 400L1000 0L0 900Z"  # the band ends at the frame
+    assert paths[2] == "M0 1000M1000 0L1000 500"
+    assert paths[3] == "M0 1000h0"  # a lonely point
+    assert paths[4] == "M0 1000L1000 0L1000 500"
+    assert paths[5] == "M0 1000h0M1000 0h0M1000 500h0"
+
+
+def test_the_ends_of_runs_do_not_hide_one_another() -> None:
+    x = axis.Axis("", 0, 1, False, [])
+    dots = [
+        svg.Dot(0.5, 0.5, "#111111", "a"),
+        svg.Dot(0.5, 0.5, "#222222", "b"),
+        svg.Dot(0.9, 0.5, "#333333", "c"),
+    ]
+    sizes = [int(size) for size in re.findall(r"stroke-width:(\d+)", svg.chart(x, x, [], dots))]
+    assert sizes[0] > sizes[1] == sizes[2]
+
+
+def test_the_pareto_front() -> None:
+    points = [(0.1, 0.9), (0.5, 0.5), (0.4, 0.4), (0.9, 0.1), (0.5, 0.5), (0.9, 0.05)]
+    assert svg.front(points) == [(0.1, 0.9), (0.5, 0.5), (0.9, 0.1)]
+
+
+def test_runs_at_chance_are_rings_and_not_on_the_front(tmp_path: Path) -> None:
+    good, poor = fake_rounds(30), fake_rounds(30)
+    for record in good + poor:
+        record["global_chance"] = 0.1
+    for record in poor:
+        record |= {"global_accuracy": 0.105, "local_accuracy": 0.99}
+    written(tmp_path, {"fedavg": good, "local": poor, "page": good})
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('class="dot hole"') == 1
+    assert "a ring is a shared model no better than chance" in text
+    assert "no better than chance</td>" in text
+    written(tmp_path, {"fedavg": good, "local": poor})
+    assert "the grey line" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_method_has_one_colour_everywhere() -> None:
+    known = palette.colours(palette.KNOWN)
+    assert len(set(known.values())) == len(palette.KNOWN)
+    for method, colour in known.items():
+        assert palette.colours([method]) == {method: colour}
+        assert palette.colours([f"{method}, lr = 0.1"])[f"{method}, lr = 0.1"] == colour
+    some = palette.colours(["my own", "fedprox", "fedprox, mu = 1.0", *(f"own {i}" for i in range(20))])
+    assert some["fedprox"] == known["fedprox"]
+    assert len(set(some.values())) == len(some)
+
+
+def test_the_top_says_what_was_run(tmp_path: Path) -> None:
+    specs_of = [
+        specs.resolve({"seed": seed, "algorithm": name, "lr": 0.3}).model_dump()
+        for seed, name in ((3, "fedavg"), (4, "fedprox"))
+    ]
+    made = {"date": "2026-11-18", "version": "9.8.7", "commit": "0123456789abcdef"}
+    runs = [html.Reported(f"run {i}", fake_rounds(3), spec, made=made) for i, spec in enumerate(specs_of)]
+    html.write_report(tmp_path / "one.html", "a title", runs[:1])
+    html.write_report(tmp_path / "two.html", "a title", runs)
+    one, two = ((tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in ("one", "two"))
+    for text in (
+        "<dd>synthetic</dd>",
+        "<dd>3</dd>",
+        "<dd>2026-11-18</dd>",
+        "<dd>9.8.7</dd>",
+        "<dd>0123456789ab</dd>",
+    ):
+        assert text in one
+    assert '<th scope="row">lr</th><td>0.3</td>' in one
+    assert '<th scope="row">algorithm.name</th><td>fedavg</td><td>fedprox</td>' in two
+    assert '<th scope="row">lr</th>' not in two
+    assert "algorithm.mu</th>" not in two  # only one of them has it
 
 
 def test_curves_leave_out_what_is_no_number(tmp_path: Path) -> None:

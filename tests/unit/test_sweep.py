@@ -20,7 +20,7 @@ from pagefl.experiments import sweep
 from pagefl.experiments.paper import METHODS, PAPER_TASKS, TABLE1, TABLES
 from pagefl.experiments.scales import experiment
 from pagefl.experiments.tasks import BUILDERS, TASKS, Small
-from pagefl.report import reproduce
+from pagefl.reports import reproduce
 from pagefl.runtime import checkpoint
 
 SMALL = {"task": {"name": "synthetic", "clients": 3}, "epochs": 1, "rounds": 4}

@@ -4,7 +4,7 @@ import pytest
 from federations import task
 
 import pagefl
-from pagefl.report.trackers import MlFlow, TensorBoard, numbers, tracker
+from pagefl.reports.trackers import MlFlow, TensorBoard, numbers, tracker
 
 
 def test_numbers_are_all_but_the_round():

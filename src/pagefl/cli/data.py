@@ -51,7 +51,7 @@ def show(
 
     from pagefl.data.partition import Partition, summary
     from pagefl.experiments import spec as specs
-    from pagefl.report.partition import heat_map
+    from pagefl.reports.partition import heat_map
 
     raw: dict[str, Any] = {"task": task}
     for assignment in [*([f"clients={clients}"] if clients else []), *(set_ or [])]:

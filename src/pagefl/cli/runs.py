@@ -142,7 +142,7 @@ def report(
     """Write one interactive page for one or several runs."""
     from pagefl import api
 
-    api.report(directories, out)
+    api.report(directories, out, say=err.print)
     err.print(f"report: {out}")
 
 
@@ -165,7 +165,7 @@ def verify(
     """Compute the equilibrium certificate: the most that any one player gains by changing one move."""
     from pagefl import api
     from pagefl.game.certificate import Trial
-    from pagefl.report import certificate
+    from pagefl.reports import certificate
 
     trial = Trial(horizon=horizon, clients=clients, random=random)
     result = api.verify(directory, trial, say=err.print, algorithm=algorithm, players=players)
@@ -182,8 +182,8 @@ def verify(
 def watch(
     spec: Any, directory: Path, as_json: bool, track: list[str] | None, start: Callable[..., Any]
 ) -> None:
-    from pagefl.report.progress import Progress, summary
-    from pagefl.report.trackers import tracker
+    from pagefl.reports.progress import Progress, summary
+    from pagefl.reports.trackers import tracker
     from pagefl.runtime import numbers
 
     rounds = spec.rounds

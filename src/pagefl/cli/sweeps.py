@@ -49,7 +49,7 @@ def sweep(
     from pagefl.comparing import compare
     from pagefl.experiments import spec as specs
     from pagefl.experiments import sweep
-    from pagefl.report import tables
+    from pagefl.reports import tables
 
     place = _place(executor, address, slurm)
     wanted = sweep.grid(specs.read(file))
@@ -69,7 +69,7 @@ def compare(
     """Compare methods: mean ± std over seeds in the last and the best round, and differences."""
     from pagefl.comparing import compare
     from pagefl.core.errors import UserError
-    from pagefl.report import tables
+    from pagefl.reports import tables
 
     if json and csv:
         raise UserError("--json --csv: choose one of the two")
@@ -103,8 +103,8 @@ def reproduce(
     from pagefl.core.errors import UserError
     from pagefl.experiments import ledger, scales
     from pagefl.experiments import sweep as sweeps
-    from pagefl.report import reproduce as reports
-    from pagefl.report.progress import duration
+    from pagefl.reports import reproduce as reports
+    from pagefl.reports.words import duration
 
     if name == "table5":
         bench.table5(json=False, quick=scale == "smoke")
@@ -162,7 +162,7 @@ def _place(executor: str, address: str | None, slurm: list[str] | None) -> Any:
 def _run(wanted: list[Any], folder: Path, jobs: int, place: Any, kept: Path | None = None) -> Any:
     """Run what is missing."""
     from pagefl.experiments import sweep
-    from pagefl.report.progress import SweepProgress
+    from pagefl.reports.progress import SweepProgress
 
     with SweepProgress() as shown:
         return sweep.run_missing(wanted, folder, jobs, shown.observe, kept, place)

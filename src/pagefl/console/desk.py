@@ -86,7 +86,7 @@ def settings(path: str) -> dict[str, Any]:
 def compare(paths: list[str], names: list[str]) -> dict[str, Any]:
     """The tables of `pagefl compare`, and what was left out."""
     from pagefl import comparing  # pandas is large, and needed only here
-    from pagefl.report import tables
+    from pagefl.reports import tables
 
     said: list[str] = []
     found = comparing.compare(paths, say=said.append)

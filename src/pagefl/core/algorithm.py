@@ -87,7 +87,7 @@ class Algorithm:
     `aggregate`. A stack of clients is trained at once: tensors have one row per client, and the code reads as
     if there were one.
 
-    FedProx, for example, pulls clients back to the model they were sent:
+    FedProx, for example, pulls clients back to the model they were sent::
 
         @dataclass(frozen=True)
         class Prox(pagefl.Algorithm):

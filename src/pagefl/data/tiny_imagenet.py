@@ -19,8 +19,6 @@ from typing import IO, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
-from rich.progress import track
 
 from pagefl.core import cores
 from pagefl.core.errors import UserError
@@ -84,6 +82,9 @@ Reader = Callable[[str], bytes]
 
 def _decode(files: Sequence[tuple[str, int]], get: Reader, title: str) -> torch.Tensor:
     """Decode images in threads. Decoding releases Python's global lock."""
+    from rich.console import Console  # slow to import, and needed only here
+    from rich.progress import track
+
     images = np.empty((len(files), 3, SIZE, SIZE), np.uint8)
 
     def decode(i: int) -> None:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pagefl.core.errors import UserError
-from pagefl.runtime.directory import write_whole
+from pagefl.core.files import write_whole
 
 DAYS, WARN_DAYS = 365, 30
 SECRET_BYTES = 32

@@ -100,6 +100,7 @@ def serve(
         network = connect(sum(BYTES * shape.numel() for shape in due.values()) + BYTES_BESIDE)
         nodes = GridNodes(network, spec, due, told, _run_id(out), say, numbers)
         if spec.deploy.secure:
+            _check_secure(spec)
             trained = len(half.participants(1, spec.participation))
             remote: RemoteClients = secure_clients(
                 half, follower.policy, policy, trained, nodes, spec.deploy, say
@@ -122,6 +123,20 @@ def serve(
             lambda entry: None,
             say,
         )
+
+
+def _check_secure(spec: RunSpec) -> None:
+    """What looks at single uploads cannot be combined with secure aggregation."""
+    for name, asked in (
+        ("privacy.epsilon", spec.privacy.epsilon),
+        ("defence.name", spec.defence.name != "none" and spec.defence.name),
+        ("defence.before", spec.defence.before != "none" and spec.defence.before),
+    ):
+        if asked:
+            raise UserError(
+                f"deploy.secure = true: {name} = {asked} needs each client's upload, and the server sees sums "
+                "alone; choose one of them"
+            )
 
 
 def _check(spec: RunSpec, out: Path) -> None:

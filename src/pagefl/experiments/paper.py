@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-# made by report/tables.py
+# made by reports/tables.py
 Columns = Literal["accuracy", "clients", "personal", "convergence", "differences", "attacks"]
-Figure = Literal["plane", "curves", "pairs", "budgets", "attacks"]  # drawn by report/figures.py
+Figure = Literal["plane", "curves", "pairs", "budgets", "attacks"]  # drawn by reports/figures.py
 PAPER_TASKS = ("synthetic", "cifar100", "tiny-imagenet", "shakespeare")
 METHODS = {  # in the order of Table 1, with the side whose convergence Table 2 reports
     "fedavg": "global",

@@ -216,7 +216,7 @@ class Players:
     """Who chooses lr, epochs and weights. The defaults: the task's lr and epochs, and weights by data size.
 
     A kind of players is a class whose constructor's arguments are its settings. This one halves the learning
-    rate of clients on whose data the shared model is already good:
+    rate of clients on whose data the shared model is already good::
 
         @dataclass(frozen=True)
         class Careful(pagefl.Players):

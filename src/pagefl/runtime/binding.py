@@ -13,6 +13,7 @@ from pagefl.core.examples import Examples
 from pagefl.core.training.model import Model
 
 from .checkpoint import digest
+from .machine import code
 from .settings import NO_MATTER, Settings
 from .workers import Say
 
@@ -25,7 +26,7 @@ def facts_of(
 ) -> dict[str, Any]:
     """What a checkpoint records of settings, data, and how models are held and trained."""
     how = {"rows": layout.VERSION, "arithmetic": model.arithmetic}
-    return {"spec": _plain(settings.model_dump()), "data": _fingerprints(data, module), **how}
+    return {"spec": _plain(settings.model_dump()), "data": _fingerprints(data, module), **how, **code()}
 
 
 def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path, say: Say) -> None:

@@ -48,7 +48,7 @@ class CrossDevice(Simulation):
         return super().game(players)
 
     def models(self) -> tuple[Tensor, Tensor]:
-        raise UserError("stop = equilibrium: not all clients' models are at hand; expected rounds")
+        raise UserError("metrics: not all clients' models are at hand; expected none")
 
     def saved(self) -> None:
         self.block.store.saved()

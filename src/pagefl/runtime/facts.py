@@ -42,6 +42,8 @@ class Facts(BaseModel, strict=True):
     epsilon: float = 0.0  # spent so far, of a private run
     spec: dict[str, Any] = {}
     data: dict[str, str] = {}
+    version: str = ""  # of pagefl
+    commit: str | None = None  # of its source, in a clone
     records: dict[Recorded, Claim] = {}
     sizes: dict[Recorded, Count] = {}
 

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +26,9 @@ from .demand import Demand
 from .directory import SPEC, STAGES, Found, RunDirectory
 from .halves import Say
 from .hostile import with_hostile
+from .metrics import Metric, check, measured
 from .privacy import PrivateRun
-from .rounds import Rounds
+from .rounds import Measure, Rounds
 from .run import Observe, Run
 from .settings import Settings
 from .simulation import Simulation, one_numeric_mode, simulate
@@ -45,15 +46,25 @@ def play(
     directory: RunDirectory | None = None,
     observe: Observe = lambda record: None,
     say: Say = lambda message: None,
+    metrics: Sequence[Metric] = (),
 ) -> Run:
     """Run to the last round, from the checkpoint in the directory if there is one."""
+    check(metrics, algorithm, settings.executor)
     with one_numeric_mode(), kept_memory(), memory_errors_named():
         simulation = _simulate(task, algorithm, settings, say, directory.path if directory else None)
         follower, leaders = simulation.game(players or Players())
         game = Game(follower, with_hostile(leaders, simulation.server, settings))
         make_module = partial(task.fresh_module, settings.seed)
         return loop(
-            game, simulation.data, make_module, settings, directory, observe, say, simulation=simulation
+            game,
+            simulation.data,
+            make_module,
+            settings,
+            directory,
+            observe,
+            say,
+            simulation=simulation,
+            measure=lambda: measured(metrics, simulation),
         )
 
 
@@ -81,6 +92,7 @@ def loop(
     say: Say,
     *,
     simulation: Simulation | None = None,
+    measure: Measure = dict,
 ) -> Run:
     """Play to the last round, from the checkpoint in the directory if there is one.
 
@@ -92,7 +104,8 @@ def loop(
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
         found = _last(directory, bound, settings, say) if directory else None
         private = _private(settings, game.follower.half, simulation is not None, say)
-        rounds = Rounds(game, settings, Demand(settings.shifts(), path, say), models, say, private)
+        demand = Demand(settings.shifts(), path, say)
+        rounds = Rounds(game, settings, demand, models, say, private, measure)
         saved = simulation.saved if simulation else lambda: None
         journal = Journal(rounds, directory, bound, found, saved)
         with (

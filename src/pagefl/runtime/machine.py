@@ -2,6 +2,7 @@
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,13 @@ def machine() -> dict[str, Any]:
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
         "torch": torch.__version__,
-        "commit": _commit(Path(__file__).parents[3] / ".git"),
+        "commit": code()["commit"],
     }
+
+
+def code() -> dict[str, str | None]:
+    """Version of pagefl, and the commit if it runs from a clone."""
+    return {"version": version("pagefl"), "commit": _commit(Path(__file__).parents[3] / ".git")}
 
 
 def _commit(git: Path) -> str | None:

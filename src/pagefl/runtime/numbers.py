@@ -12,7 +12,7 @@ LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's ax
 COUNTS = ("round", "participants", "quarantined", "missing", "late")
 ACCURACIES = (
     *("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10"),
-    *("personal_accuracy", "personal_worst10"),
+    *("personal_accuracy", "personal_worst10", "global_chance"),
 )
 FREE = (  # `payoffs.server` is an entry of the table `payoffs`
     *(

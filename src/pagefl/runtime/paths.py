@@ -11,6 +11,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
+from pagefl.core.caches import user_cache
 from pagefl.core.errors import UserError, shortened, shown
 from pagefl.core.training.descent import Batch
 from pagefl.core.training.linear import LinearModel
@@ -80,7 +81,7 @@ def _measured(module: nn.Module, x: Tensor, device: str) -> str:
     """The faster path. It is stored, so that a close result does not change a run's last bits later."""
     facts = (str(module), list(x.shape), str(x.dtype), device, torch.__version__, torch.get_num_threads())
     name = sha256(repr(facts).encode()).hexdigest()[:16]
-    store = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pagefl" / "paths.json"
+    store = (user_cache() or Path(os.devnull)) / "pagefl" / "paths.json"
     try:
         known = json.loads(store.read_text())
     except (OSError, ValueError):

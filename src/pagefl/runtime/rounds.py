@@ -27,6 +27,7 @@ from .workers import Say
 TOLD = [KNOWN + name for name in SCORES]
 STEPS = (f"clients.{STEPPED}", f"clients.{STEPPED_CLIENTS}")
 PATIENCE = 1.0  # seconds of a round from which its personal step is announced: it takes many times as long
+Measure = Callable[[], Record]  # further entries of the record of a round whose accuracies are measured
 Models = Callable[[], tuple[Tensor, Tensor]]  # the shared model and the personal ones
 
 
@@ -39,8 +40,10 @@ class Rounds:
         models: Models | None = None,
         say: Say = lambda message: None,
         private: PrivateRun | None = None,
+        measure: Measure = dict,
     ) -> None:
-        """`models`: the models to watch if the run stops at an equilibrium."""
+        """`models`: the models to watch if the run stops at an equilibrium. `measure`: the user's metrics."""
+        self.measure = measure
         self.game, self.settings, self.demand, self.models, self.say = game, settings, demand, models, say
         self.private = private
         self.last = min(settings.rounds, private.rounds if private else settings.rounds)
@@ -48,6 +51,7 @@ class Rounds:
         self.equilibrium: int | None = None  # the round in which the game converged
         self.payoffs = {"server": 0.0, "clients": 0.0}
         self.gradients = {"training": 0.0, "personal": 0.0}  # evaluated so far, in examples
+        self.chance = _most_frequent(game.follower.half.data["server_test"].y)
         game.meet()
         # accuracies are those of honest clients
         self.honest = np.ones(game.follower.half.clients, bool)
@@ -92,6 +96,7 @@ class Rounds:
         seconds = perf_counter() - started
         step, tuned = self._personal_step(seconds) if self.personal else (None, None)
         entry = {**self._entry(played, seconds), **self._personal_entry(step, tuned)}
+        entry |= self.measure() if self.judged else {}
         return entry, self._clients(played, tuned)
 
     def state(self) -> dict[str, Tensor]:
@@ -173,6 +178,7 @@ class Rounds:
             "judged": played.orders.judged,
             "global_accuracy": finite(played.test[1]),
             "global_loss": finite(played.test[0]),
+            "global_chance": self.chance,
             "local_accuracy": finite(local.mean()),
             "local_accuracy_before": finite(_mean(told["before_accuracy"][self.honest])),
             "local_loss": finite(known["test_loss"].mean() if played.orders.judged else np.nan),
@@ -291,6 +297,11 @@ def _shapes(state: dict[str, Tensor]) -> dict[str, Size]:
 def _size(*states: dict[str, Tensor]) -> int:
     """Bytes of these tensors."""
     return sum(value.nbytes for state in states for value in state.values())
+
+
+def _most_frequent(labels: Tensor) -> float:
+    """The share of the most frequent class: what a model that has learnt nothing can reach."""
+    return float(labels.flatten().bincount().max()) / labels.numel()
 
 
 def _mean(values: Floats) -> float:

@@ -66,14 +66,17 @@ def write(
         specs = [one.spec for one in found]
         called = zip(methods(specs), data_settings(specs), specs, strict=True)
         titles = [f"{method} on {data}, seed {spec.seed}" for method, data, spec in called]
-        clients = {
-            name: html.last_clients(record.read(one.path)[1])
+        runs_shown = [
+            html.Reported(name, one.rounds, clients=_clients(one))
             for name, one in zip(titles, found, strict=True)
-            if one.path.exists()
-        }
-        runs_by = {name: one.rounds for name, one in zip(titles, found, strict=True)}
-        html.write_report(written[-1], f"{experiment.name}: {experiment.title}", runs_by, about, clients)
+        ]
+        html.write_report(written[-1], f"{experiment.name}: {experiment.title}", runs_shown, about)
     return made, written
+
+
+def _clients(one: Found) -> list[float]:
+    """None if only the ledger has kept the run."""
+    return html.last_clients(record.read(one.path)[1]) if one.path.exists() else []
 
 
 def _about(experiment: Experiment, scale: str, found: Sequence[Found]) -> str:

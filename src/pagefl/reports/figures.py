@@ -15,19 +15,8 @@ from pagefl.experiments.sweep import Found
 from pagefl.runtime import numbers
 from pagefl.runtime.numbers import Numbers
 
-COLOURS = (
-    "#3b82f6",
-    "#e8710a",
-    "#14a06f",
-    "#a35cf0",
-    "#e0457b",
-    "#0e9aa7",
-    "#b08900",
-    "#8a8f98",
-    "#7c2d12",
-    "#4d7c0f",
-    "#1e3a8a",
-)
+from .palette import COLOURS, NEUTRAL, colours
+
 NO_MODEL = 0.2  # of the best global accuracy: below it, a shared model knows next to nothing
 MARKERS = "osD^vP*Xph<>d"  # more than colours: no two of a hundred methods look alike
 
@@ -52,14 +41,16 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     figure, axes = _panels(len(panels))
     names = list(dict.fromkeys(name for _, means in reversed(panels) for name in means))
     together = set(names).intersection(*(means for _, means in panels))  # shared rows: one legend is enough
-    handles = {}
+    handles, hues = {}, colours(names)
     for axis, (block, means) in zip(axes, panels, strict=True):
         best = max(point[0] for point in means.values())
         for name, (x, y, dx, dy, personal) in means.items():
-            i = names.index(name)
-            style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+            style = {"color": hues[name], "marker": MARKERS[names.index(name) % len(MARKERS)]}
             if x < NO_MODEL * best:
-                handles[name] = axis.axhline(y, color=style["color"], linewidth=1, linestyle="--", label=name)
+                label = f"{name} (no shared model)"
+                handles[name] = axis.axhline(
+                    y, color=style["color"], linewidth=1, linestyle="--", label=label
+                )
                 continue
             axis.plot([x, x], [y, personal], color=style["color"], linewidth=0.7, alpha=0.5)
             axis.plot(x, personal, fillstyle="none", markersize=6, linestyle="", **style)
@@ -76,16 +67,16 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
                 **style,
             )
         front = _front(np.array([point[:2] for point in means.values() if point[0] >= NO_MODEL * best]))
-        axis.plot(front[:, 0], front[:, 1], color="#8a8f98", linewidth=1, linestyle=":", zorder=0)
+        axis.plot(front[:, 0], front[:, 1], color=NEUTRAL, linewidth=1, linestyle=":", zorder=0)
         axis.set(xlabel="global accuracy, %", title=block.title)
         label = "local accuracy, % (hollow: personal)"
         axis.set(ylabel=label if axis in axes[:: _columns(len(panels))] else "")
         if not together:
             axis.legend(frameon=False, fontsize=8)
     if together:
-        figure.legend(
-            [handles[name] for name in names], names, loc="outside right center", frameon=False, fontsize=8
-        )
+        shown = [handles[name] for name in names]
+        labels = [str(handle.get_label()) for handle in shown]
+        figure.legend(shown, labels, loc="outside right center", frameon=False, fontsize=8)
     return figure
 
 

@@ -13,8 +13,9 @@ from rich.table import Table
 from pagefl.core.errors import printable
 from pagefl.experiments.sweep import Progress as Sweep
 from pagefl.runtime import numbers
-from pagefl.runtime.numbers import Numbers
 from pagefl.runtime.record import Record
+
+from .words import best, decimal, duration
 
 BAR_SECONDS, LINE_SECONDS = 1 / 8, 5.0  # between two updates, on a terminal and elsewhere
 SWEEP_LINE_SECONDS = 30.0
@@ -134,26 +135,6 @@ def summary(run_rounds: list[Record], console: Console) -> None:
         table.add_row("epsilon spent", decimal(last["epsilon"]))
     table.add_row("time", duration(seconds), f"{seconds / len(rounds):.3g} s per round")
     console.print(table)
-
-
-def best(rounds: list[Numbers], metric: str) -> str:
-    """The highest value and the first round that reached it."""
-    known = [(value, record["round"]) for record in rounds if (value := record[metric]) is not None]
-    value, round = max(known, key=lambda found: found[0], default=(None, None))
-    return "–" if value is None else f"{decimal(value)} in round {round}"
-
-
-def decimal(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 class SweepProgress:
