@@ -134,7 +134,7 @@ def _check_secure(spec: RunSpec) -> None:
     ):
         if asked:
             raise UserError(
-                f"deploy.secure = true: {name} = {asked} needs each client's upload, and the server sees sums "
+                f"deploy.secure = true: {name} = {asked} needs single uploads, and the server sees sums "
                 "alone; choose one of them"
             )
 
