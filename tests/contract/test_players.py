@@ -337,7 +337,7 @@ def test_moves_stay_in_their_ranges(case, participation):
     assert played.lr.between(lowest * (1 - 1e-6), highest * (1 + 1e-6)).all()
     assert played.epochs.between(1, getattr(players, "epochs_max", SETTINGS["epochs"])).all()
     assert (played.epochs % 1 == 0).all()
-    assert (played.weight > 0).all()
+    assert (played.weight >= 0 if case == "page-shared" else played.weight > 0).all()  # trust may be lost
     assert played.groupby("round").weight.sum().to_numpy() == pytest.approx(
         np.ones(rounds_of(case, participation))
     )
