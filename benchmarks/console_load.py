@@ -20,7 +20,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter, sleep, time
+from time import perf_counter, process_time, sleep, time
 
 import numpy as np
 
@@ -50,7 +50,8 @@ def write(path: Path, rounds: int, clients: int) -> None:
 
     path.mkdir(parents=True)
     (path / "spec.toml").write_text(f"rounds = {rounds}\nseed = 0\n{TABLES}")
-    records, moments = Records(path), []  # type: Records, Moments
+    records = Records(path)
+    moments: list[tuple[float, float, float]] = []  # time of day, seconds, CPU seconds
     records.open()
     draw = np.random.default_rng(0)
     matrix = draw.normal(size=(WORK, WORK))
@@ -58,7 +59,7 @@ def write(path: Path, rounds: int, clients: int) -> None:
         fcntl.lockf(held, fcntl.LOCK_EX)
         begun = perf_counter()
         for number in range(1, rounds + 1):
-            started = perf_counter()
+            started, worked = perf_counter(), process_time()
             np.linalg.matrix_power(matrix / WORK, 20)
             learnt = 1 - np.exp(-number / 800)
             columns = {
@@ -83,7 +84,7 @@ def write(path: Path, rounds: int, clients: int) -> None:
                 "bytes_down": 1e6,
             }
             records.write({"round": number, "bias": "1:1", **numbers}, entry)
-            moments.append((time(), perf_counter() - started))
+            moments.append((time(), perf_counter() - started, process_time() - worked))
             sleep(max(0.0, begun + number / PACE - perf_counter()))
     print(json.dumps(moments))
 
@@ -107,9 +108,14 @@ def within(moments: Moments, turns: list[tuple[float, float]]) -> list[float]:
     return [value for moment, value in moments if any(a + SETTLED <= moment <= b for a, b in turns)]
 
 
+def compared(moments: Moments, turns: dict[bool, list[tuple[float, float]]]) -> dict[str, object]:
+    served, still = (statistics.median(within(moments, turns[serving])) for serving in (True, False))
+    return {"served": round(served, 2), "held_still": round(still, 2), "slower": f"{served / still - 1:+.1%}"}
+
+
 def in_turns(
     writer: "subprocess.Popen[bytes]", console: int
-) -> tuple[Moments, dict[bool, list[tuple[float, float]]], float]:
+) -> tuple[list[tuple[float, float, float]], dict[bool, list[tuple[float, float]]], float]:
     """Hold the console still every other turn. Returns the run's rounds, the turns, and the most memory."""
     turns: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     most, serving, output = memory(console), True, b""
@@ -185,10 +191,10 @@ def watched(root: Path, rounds: int, clients: int, browsers: int) -> dict[str, o
             )
             tasks = within([one for page in pages for one in page.evaluate("window.tasks_")], turns[True])
             shown = [page.text_content("#reached") for page in pages]
-        served, still = (statistics.median(within(rounds_, turns[serving])) for serving in (True, False))
+        wall, cpu = ([(one[0], 1000 * one[place]) for one in rounds_] for place in (1, 2))
         return {
-            "round_ms": {"served": round(1000 * served, 2), "held_still": round(1000 * still, 2)},
-            "slower": f"{served / still - 1:+.1%}",
+            "round_ms": compared(wall, turns),
+            "round_cpu_ms": compared(cpu, turns),
             "frames": {
                 "count": len(frames),
                 "median_ms": round(statistics.median(frames), 1),
