@@ -125,11 +125,11 @@ def test_an_equilibrium_needs_every_round():
 
 
 def test_a_report_draws_the_rounds_that_were_judged():
-    from pagefl.reports import html
+    from pagefl.reports import charts
     from pagefl.runtime import numbers
 
     run = pagefl.run(task=task(), rounds=9, judge_every=2)
-    drawn = html._columns(numbers.of_rounds(run.rounds, "run"), most=100)
+    drawn = charts.columns(numbers.of_rounds(run.rounds, "run"), 1)
     assert drawn["round"] == [2, 4, 6, 8, 9]
     assert None not in drawn["global_accuracy"]
 
