@@ -78,7 +78,8 @@ BAD = [
     ("run --set =3", "--set =3: expected NAME=VALUE"),
     (
         "run --set lr.x=1",
-        "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal, deploy and defence",
+        "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal, privacy, deploy, defence "
+        "and attack",
     ),
     ("run --set task.name.x=1", "--set task.name.x=1: expected NAME=VALUE"),
     ("run --set deploy=3 --set deploy.fewest=1", "deploy.fewest = 1: deploy is not a table"),
@@ -176,7 +177,7 @@ BAD = [
     ("deploy local spec.toml --nodes 0", "'--nodes'"),
     (
         "deploy local spec.toml --nodes 99999999",
-        "--nodes 99999999: their processes need about 20 PB of memory",
+        "--nodes 99999999: their processes need about 50 PB of memory",
     ),
     # measuring
     ("bench nonsense", "No such command 'nonsense'"),

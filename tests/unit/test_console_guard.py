@@ -224,7 +224,7 @@ def test_a_token_is_asked_for_once_and_kept_as_a_cookie(root):
         assert visitor.post("/runs/a/stop", data={}, headers=headers).status_code == 403
 
 
-def test_the_token_is_in_a_file_that_only_its_owner_reads(tmp_path, monkeypatch, capfd):
+def test_the_token_is_in_a_file_that_only_its_owner_reads(tmp_path, monkeypatch, capsys):
     from pagefl.console import server
 
     made: list[Keys] = []
@@ -244,7 +244,7 @@ def test_the_token_is_in_a_file_that_only_its_owner_reads(tmp_path, monkeypatch,
     said: list[str] = []
     server.serve(tmp_path / "runs", "0.0.0.0", 8765, said.append)
     assert made[0].token is not None
-    assert made[0].token not in "".join(said) + "".join(capfd.readouterr())
+    assert made[0].token not in "".join(said) + "".join(capsys.readouterr())
     assert not (tmp_path / "runs" / ".console" / "token").exists()
     server.serve(tmp_path / "runs", "127.0.0.1", 8765, said.append)
     assert made[1].token is None

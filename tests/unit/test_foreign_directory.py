@@ -119,7 +119,7 @@ def test_a_deployment_into_a_directory_with_links_does_not_begin(foreign):
     (foreign / "deploy.log").symlink_to("../precious")
     with (
         pytest.raises(UserError, match=r"deploy.log is a symbolic link"),
-        local.started(specs.resolve({}), foreign),
+        local.started(specs.resolve({"task": {"clients": 4}}), foreign),
     ):
         pytest.fail("it began")
     assert not (foreign / "deploy").exists()

@@ -12,6 +12,7 @@ from rich.table import Table
 from pagefl.algorithms import ALGORITHMS
 from pagefl.experiments.builders import synthetic
 from pagefl.experiments.defaults import DEFAULT_ALGORITHM
+from pagefl.experiments.paper import METHODS
 from pagefl.game.game import Game
 from pagefl.game.protocol import Players
 from pagefl.models.resnet import resnet18
@@ -33,7 +34,6 @@ from .workloads import DEEP, images, noise
 TURNS = 3
 EXECUTORS = {"2 workers": ("local", 2), "1 actor": ("ray", 1), "2 actors": ("ray", 2)}
 CLIENTS = (16, 256)  # of the federations whose bytes are counted
-COUNTED = ("fedavg", "fedprox", "feddyn", "ditto", "scaffold")
 
 
 class Workload(NamedTuple):
@@ -103,7 +103,8 @@ def _settings(executor: str, workers: int, address: str, **more: Any) -> Setting
 def _moved(address: str, quick: bool) -> list[dict[str, Any]]:
     """Bytes of a round between this process and two actors, in federations of different sizes."""
     found = []
-    for name in COUNTED[: 1 if quick else None]:
+    fit = [name for name, kind in ALGORITHMS.items() if name in METHODS and not kind.needs_body]
+    for name in fit[: 1 if quick else None]:
         for clients in CLIENTS[: 1 if quick else None]:
             settings = _settings("ray", 2, address, epochs=1)
             with one_numeric_mode():

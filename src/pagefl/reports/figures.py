@@ -172,8 +172,9 @@ def budgets(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
                 axis.axhline(
                     means[label][at], color=COLOURS[at], linestyle="--", linewidth=1, label=f"{side}, {label}"
                 )
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(x, [f"{value:g}" for value in x])
+        if x:
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(x, [f"{value:g}" for value in x])
         axis.set(xlabel="epsilon", ylabel="accuracy, %", title=block.title)
         axis.grid(linewidth=0.4)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=4)
@@ -193,8 +194,8 @@ def attacks(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
                 place = (float(one.spec.task["beta"]), one.spec.attack.share)
                 last = numbers.of_rounds(one.rounds, one.name)[-1]["global_accuracy"] or 0.0
                 own[place] = min(last, own.get(place, 1.0))
-    figure, axes = _panels(len(worst))
-    for axis, (defence, own) in zip(axes, worst.items(), strict=True):
+    figure, axes = _panels(max(1, len(worst)))
+    for axis, (defence, own) in zip(axes, worst.items(), strict=False):
         spreads, shares = (sorted({place[i] for place in own}) for i in (0, 1))
         table = np.array([[100 * own.get((b, s), np.nan) for s in shares] for b in spreads])
         image = axis.imshow(table, cmap="viridis", vmin=0, vmax=100, origin="lower", aspect="auto")
