@@ -78,8 +78,8 @@ BAD = [
     ("run --set =3", "--set =3: expected NAME=VALUE"),
     (
         "run --set lr.x=1",
-        "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal, privacy, deploy, defence "
-        "and attack",
+        "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal, privacy, deploy, "
+        "defence and attack",
     ),
     ("run --set task.name.x=1", "--set task.name.x=1: expected NAME=VALUE"),
     ("run --set deploy=3 --set deploy.fewest=1", "deploy.fewest = 1: deploy is not a table"),

@@ -254,7 +254,9 @@ class PointServer(ServerPolicy):
     @property
     def tensors(self) -> State:
         searched = {name: getattr(self, name) for name in ("point", "exploring", "told", "past")}
-        return {**searched, **({"trust": self.trust.tensor} if self.trust else {})}
+        if self.trust is None:
+            return searched
+        return {**searched, "trust": self.trust.tensor, "usual_score": self.trust.usual}
 
 
 def quadratic(points: Floats) -> Floats:

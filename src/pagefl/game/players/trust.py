@@ -15,7 +15,7 @@ from pagefl.game.protocol import by_size
 from pagefl.game.uploads import Uploads
 
 KEPT = 0.95  # of the trust of the round before
-STEP = 2.8  # by which trust changes at most in a round: weights, by its exponential
+STEP = 5.0  # by which trust changes at most in a round: weights, by its exponential
 LONGEST = 3.0  # norm of an update, as a multiple of the round's median
 LEAST = -7.0  # a client with less trust is left out, as if it were absent
 
@@ -25,11 +25,14 @@ class Trust:
 
     def __init__(self, clients: int) -> None:
         self.tensor: Tensor = torch.zeros(clients, dtype=torch.float64)
+        # The largest median of scores so far. Once training has converged, scores are noise: beside it, small.
+        self.usual: Tensor = torch.zeros(1, dtype=torch.float64)
 
     def learn(self, clients: Integers, uploads: Uploads) -> None:
         falls = uploads.falls * self._shortened(uploads)
         off = falls - by_size(uploads) @ falls
-        largest = np.abs(off).max()
+        self.usual[:] = max(float(self.usual), float(np.median(np.abs(falls))))
+        largest = max(float(np.abs(off).max()), float(self.usual))
         trust = KEPT * self._of(clients) + (STEP * off / largest if largest > 0 else 0.0)
         self.tensor[torch.from_numpy(clients)] = torch.from_numpy(trust - np.median(trust))
 
