@@ -25,7 +25,7 @@ class Trust:
 
     def __init__(self, clients: int) -> None:
         self.tensor: Tensor = torch.zeros(clients, dtype=torch.float64)
-        # The largest median of scores so far. Once training has converged, scores are noise: beside it, small.
+        # The largest median of scores so far. Scores of a converged model are noise, and small beside it.
         self.usual: Tensor = torch.zeros(1, dtype=torch.float64)
 
     def learn(self, clients: Integers, uploads: Uploads) -> None:
