@@ -124,7 +124,7 @@ class Mortal(pagefl.Algorithm):
 
     def local(self, clients):
         done, flag = super().local(clients), Path(self.flag)
-        third = 20 in clients.first + clients.ids and float(clients.kept["trained"].max()) == 2
+        third = 20 in clients.numbers[clients.ids] and float(clients.kept["trained"].max()) == 2
         if self.flag and third and not flag.exists():
             flag.touch()
             sleep(30.0) if self.waits else os.kill(os.getpid(), signal.SIGKILL)

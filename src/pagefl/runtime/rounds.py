@@ -180,7 +180,7 @@ class Rounds:
             "global_loss": finite(played.test[0]),
             "global_chance": self.chance,
             "local_accuracy": finite(local.mean()),
-            "local_accuracy_before": finite(_mean(told["before_accuracy"][self.honest])),
+            "local_accuracy_before": finite(_mean(told["before_accuracy"][self.honest[told.clients]])),
             "local_loss": finite(known["test_loss"].mean() if played.orders.judged else np.nan),
             "local_std": finite(local.std()),
             "local_worst10": finite(worst.mean()),
@@ -237,7 +237,7 @@ class Rounds:
         """Null in rounds without a personal step, but for the gradients so far."""
         known = np.full(1, np.nan)
         if tuned is not None:
-            known = tuned.accuracy[~np.isnan(tuned.accuracy) & self.honest]
+            known = tuned.accuracy[~np.isnan(tuned.accuracy) & self.honest[self.game.follower.tuned]]
         worst = np.sort(known)[: max(1, len(known) // 10)]
         return {
             "personal_accuracy": finite(_mean(known)),
