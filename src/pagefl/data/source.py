@@ -40,6 +40,7 @@ class ClientSource:
     """
 
     clients: int  # how many there are; their numbers are 0 to clients - 1
+    seed: int = 0  # of the draw of the server's two halves
 
     def client(self, number: int) -> tuple[Given, Given]:
         """A client's examples (x, y) for training, and those for testing."""
@@ -75,7 +76,7 @@ class ClientSource:
         x, y = read("server", self.server())
         if len(y) < 2:
             raise UserError("server: there is 1 example; expected at least two")
-        game, judge = server_halves(len(y), 0)
+        game, judge = server_halves(len(y), self.seed)
         return ServerData(in_blocks(x[game], y[game]), in_blocks(x[judge], y[judge]))
 
     def check(self) -> None:
