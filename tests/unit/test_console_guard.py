@@ -255,7 +255,7 @@ def test_ten_thousand_listeners_come_and_go_and_leave_nothing(root):
     """Each opens the events and drops the connection. Then as few files are open as before."""
     app = application(root, Keys(None))
     console = app.state.console
-    config = uvicorn.Config(app, port=0, log_level="warning", access_log=False, ws="none")
+    config = uvicorn.Config(app, port=0, log_level="warning", log_config=None, access_log=False, ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

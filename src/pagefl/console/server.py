@@ -39,6 +39,7 @@ def serve(root: Path, host: str, port: int, say: Callable[[str], None], *, with_
         host=host,
         port=port,
         log_level="warning",
+        log_config=None,  # it would close the handlers of everybody else in the process
         access_log=False,  # an address may hold the token
         server_header=False,
         timeout_graceful_shutdown=CLOSING,
