@@ -45,11 +45,12 @@ def test_a_node_is_told_its_paths(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_server_is_told_its_paths(name, tmp_path):
-    where = app.write(spec_of(), tmp_path / "app", out=f"/{name}", data=f"/data/{name}")
+    paths = {"out": f"/{name}", "data": f"/data/{name}", "keys": f"/keys/{name}"}
+    where = app.write(spec_of(), tmp_path / "app", **paths)
     config = tomllib.loads((where / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"][
         "config"
     ]
-    assert (config["out"], config["data"]) == (f"/{name}", f"/data/{name}")
+    assert {role: config[role] for role in paths} == paths
     assert app.spec_of(where) == spec_of()
 
 
@@ -57,14 +58,14 @@ def test_a_path_that_is_not_unicode_is_refused_before_anything_starts(tmp_path):
     with pytest.raises(UserError, match=r"out = .*/\\udcff: expected a path in UTF-8"):
         Local(spec_of(), tmp_path / "\udcff")
     with pytest.raises(UserError, match=r"data = \\udcff: expected a path in UTF-8"):
-        app.write(spec_of(), tmp_path / "app", "run", "\udcff")
+        app.write(spec_of(), tmp_path / "app", "run", "\udcff", "keys")
     assert not list(tmp_path.iterdir())
 
 
 def test_processes_that_do_not_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 10**9)
     with pytest.raises(
-        UserError, match=r"--nodes 6: their processes need about 1.2 GB of memory, and 1 GB are free"
+        UserError, match=r"--nodes 6: their processes need about 3 GB of memory, and 1 GB are free"
     ):
         Local(spec_of(6), tmp_path)
     assert isinstance(Local(spec_of(5), Path(tmp_path)), Local)
