@@ -68,4 +68,4 @@ def test_processes_that_do_not_fit(tmp_path, monkeypatch):
         UserError, match=r"--nodes 6: their processes need about 3 GB of memory, and 1 GB are free"
     ):
         Local(spec_of(6), tmp_path)
-    assert isinstance(Local(spec_of(5), Path(tmp_path)), Local)
+    assert isinstance(Local(spec_of(2), Path(tmp_path)), Local)
