@@ -290,7 +290,7 @@ def test_ten_thousand_listeners_come_and_go_and_leave_nothing(root):
 
 @pytest.mark.slow
 def test_the_helper_answers_again_after_it_has_died():
-    from pagefl.console.helper import Helper
+    from pagefl.console.desk_process import Helper
 
     async def asked() -> list[str]:
         helper, found = Helper(), []

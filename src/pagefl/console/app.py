@@ -16,9 +16,9 @@ from pagefl.core.errors import UserError
 from . import pages, runs
 from .actions import Actions
 from .clients import METRICS
+from .desk_process import Helper
 from .events import EventStream, Watchers
 from .guard import Guard, Keys
-from .helper import Helper
 from .live import Live
 from .runs import NoSuchRun
 
