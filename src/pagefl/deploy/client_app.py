@@ -1,5 +1,6 @@
 """The ClientApp, which Flower runs on a node. Data, kept state and agent stay on the node's disk."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message
@@ -71,11 +72,7 @@ def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
             f"the server has {f'pagefl {theirs}' if theirs else 'an older pagefl'}, and this node has pagefl "
             f"{wire.VERSION}; install the same"
         )
-    text = str(context.run_config["spec"])
-    # The spec came over the network. The node's operator decides which code it may use.
-    for kind in own_code.KINDS:
-        own_code.check_named(kind, specs.name_in(text, kind), config.get(kind), "the spec of this run")
-    spec = specs.of_text(text)
+    spec = _spec(str(context.run_config["spec"]), *(config.get(kind) for kind in own_code.KINDS))
     if config.get("secure") and not spec.deploy.secure:
         raise UserError("--node-config secure=true: this node uploads to runs with deploy.secure = true only")
     number = _number(config.get("client"), spec)
@@ -85,6 +82,15 @@ def _open(message: Message, context: Context) -> tuple[Node, Orders, int]:
     data = parties.read_client(Path(str(config["data"])), holdout=spec.holdout > 0)
     node = Node(spec, number, data, Path(str(config["state"])), run)
     return node, wire.orders(message.content, number, *node.due), number
+
+
+@lru_cache(maxsize=4)
+def _spec(text: str, *allowed: object) -> RunSpec:
+    """The spec that comes with every message. `allowed`: the node's own code, by kind."""
+    # The spec came over the network. The node's operator decides which code it may use.
+    for kind, own in zip(own_code.KINDS, allowed, strict=True):
+        own_code.check_named(kind, specs.name_in(text, kind), own, "the spec of this run")
+    return specs.of_text(text)
 
 
 def _number(given: object, spec: RunSpec) -> int:

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -256,7 +257,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def own_settings(builder: Callable[..., object], skip: Iterable[str] = ()) -> type[BaseModel]:
+@cache
+def own_settings(builder: Callable[..., object], skip: tuple[str, ...] = ()) -> type[BaseModel]:
     """A pydantic model of the constructor's signature: its arguments are the settings."""
     wanted: dict[str, Any] = {
         name: (p.annotation, ... if p.default is p.empty else p.default)
@@ -316,7 +318,7 @@ def _resolve_own(
     kind: str,
     given: Raw,
     registry: Mapping[str, Callable[..., object]],
-    skip: Iterable[str] = (),
+    skip: tuple[str, ...] = (),
     usual: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Raw:
     """`usual`: by name, the paper's values in place of the defaults in the signature."""
