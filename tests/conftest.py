@@ -1,3 +1,4 @@
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,9 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share `federations` and `process_state`
-torch.set_num_threads(1)  # tests run side by side; two threads each only wait for one another
+# Tests run side by side; two threads each only wait for one another. So do those of the processes they start.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The same draws in every run: a bound between two rounding errors holds for most, not for all.
 hypothesis.settings.register_profile("the same draws", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("the same draws")
