@@ -1,4 +1,4 @@
-"""A federation of three nodes on this machine: Flower's own processes, with TLS and authentication."""
+"""A federation of two nodes on this machine: Flower's own processes, with TLS and authentication."""
 
 import subprocess
 import tempfile
@@ -17,7 +17,7 @@ name = "synthetic"
 with tempfile.TemporaryDirectory() as folder:
     spec, out = Path(folder) / "spec.toml", Path(folder) / "run"
     spec.write_text(SPEC)
-    command = ["pagefl", "deploy", "local", str(spec), "--nodes", "3", "--out", str(out)]
+    command = ["pagefl", "deploy", "local", str(spec), "--nodes", "2", "--out", str(out)]
     subprocess.run(command, check=True)
     deployed = pagefl.load(out)
     print(deployed)

@@ -255,10 +255,10 @@ def test_permuted_clients_permute_results(case, monkeypatch):
     torch.testing.assert_close(
         shuffled.state["clients.personal"], straight.state["clients.personal"][order], **close
     )
+    tables = [run.clients for run in (straight, shuffled)]
     for column in ("lr", "epochs", "weight", "reward"):
         one, other = (
-            run.clients.pivot(index="round", columns="client", values=column).to_numpy()
-            for run in (straight, shuffled)
+            table.pivot(index="round", columns="client", values=column).to_numpy() for table in tables
         )
         np.testing.assert_allclose(other, one[:, order], rtol=1e-4)
 

@@ -26,7 +26,7 @@ def attacks(message, context):
     if round == 2:
         return told(reply, message, test_accuracy=float("nan"))
     if round == 3:
-        return enlarged(reply, message, np.random.default_rng(0).bytes(600_000_000))
+        return enlarged(reply, message, np.random.default_rng(0).bytes(300_000_000))
     while round:  # silence
         sleep(60)
     return reply

@@ -87,14 +87,12 @@ def algorithm_of(name: str) -> dict:
 def test_every_algorithm(name, pooled):
     """On a network, one layer of which is the head."""
     own = settings(task=federations.task("mlp", personal="end", sizes=SIZES), algorithm=algorithm_of(name))
-    local = pagefl.run(**own)
-    for actors in (1, 2, 3):
-        assert_same(pagefl.run(**own, executor="ray", address=pooled, workers=actors), local)
+    assert_same(pagefl.run(**own, executor="ray", address=pooled, workers=3), pagefl.run(**own))
 
 
 @pytest.mark.parametrize("name", PLAYERS)
 def test_all_players(name, pooled):
-    """On the linear kernel, with the rule of SCAFFOLD, where clients keep something."""
+    """On the linear kernel, with the rule of SCAFFOLD, where clients keep something; any number of actors."""
     own = settings(
         task={"name": "synthetic", "clients": CLIENTS}, algorithm="scaffold", players=players_of(name)
     )

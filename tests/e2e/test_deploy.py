@@ -277,7 +277,7 @@ def peak(process) -> int:
 
 
 def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
-    """Another's number, a huge size, an upload times -90, 600 MB, NaN, silence: refused or contained, named,
+    """Another's number, a huge size, an upload times -90, 300 MB, NaN, silence: refused or contained, named,
     and the run ends as without them."""
     deploy = {"deadline": enough_to_answer() / 2, "fewest": 0.5}
     spec = spec_of(
@@ -312,7 +312,7 @@ def test_hostile_nodes_are_contained(tmp_path, monkeypatch):
         "client 4 tells a size of 1e+09, which counts as",
     ):
         assert sentence in log
-    assert memory[-1] - memory[1] < 100_000_000  # while 600 MB were sent
+    assert memory[-1] - memory[1] < 100_000_000  # while 300 MB were sent
     assert programs[0]
     assert not any("--token" in program for found in programs for program in found)
     rounds = api.load(folder).rounds

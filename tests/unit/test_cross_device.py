@@ -13,6 +13,7 @@ import torch
 
 import pagefl
 from pagefl.algorithms import ALGORITHMS
+from pagefl.cli import main
 from pagefl.core import cohort
 from pagefl.core.errors import UserError
 from pagefl.data.source import FolderSource
@@ -70,12 +71,23 @@ SPEC = ["--task", "synthetic", "--clients", "20000", "--set", "participation=0.0
 SPEC += ["--algorithm", "scaffold", "--set", "checkpoint_seconds=0", "--set", "batch_size=50"]
 
 
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["pagefl", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+
+
 @pytest.mark.slow
-def test_resume_after_a_kill_is_exact(tmp_path):
+def test_resume_after_a_kill_is_exact(tmp_path, monkeypatch):
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    command = [sys.executable, "-m", "pagefl", "run", *SPEC, "--rounds", "8", "--out"]
-    subprocess.run([*command, str(straight)], check=True, capture_output=True)
-    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    arguments = ["run", *SPEC, "--rounds", "8", "--out"]
+    command(monkeypatch, *arguments, str(straight))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pagefl", *arguments, str(killed)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while (
         not (killed / "rounds.jsonl").exists() or len((killed / "rounds.jsonl").read_bytes().splitlines()) < 3
     ):
@@ -83,7 +95,7 @@ def test_resume_after_a_kill_is_exact(tmp_path):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    subprocess.run([sys.executable, "-m", "pagefl", "resume", str(killed)], check=True, capture_output=True)
+    command(monkeypatch, "resume", str(killed))
     one, other = (pagefl.load(path) for path in (straight, killed))
     assert torch.equal(one.state["server.model"], other.state["server.model"])
     assert one.rounds[-1]["global_loss"] == other.rounds[-1]["global_loss"]

@@ -227,7 +227,7 @@ def test_damage_at_random():
     """The whole number: python benchmarks/damage.py --records 500 --checkpoints 500."""
     program = Path(__file__).parents[2] / "benchmarks" / "damage.py"
     done = subprocess.run(
-        [sys.executable, program, "--records", "20", "--checkpoints", "20"],
+        [sys.executable, program, "--records", "10", "--checkpoints", "10"],
         capture_output=True,
         text=True,
         check=False,

@@ -106,7 +106,7 @@ def test_killed_at_random_and_started_again_gives_the_same_tables(tmp_path, monk
     chance = random.Random(3)
     arguments = ("reproduce", "table4", "--scale", "smoke", "--task", "synthetic", "--jobs", 2, "--out")
     assert command(*arguments, tmp_path / "straight").wait() == 0
-    for _ in range(3):
+    for _ in range(2):
         process = command(*arguments, tmp_path / "killed")
         time.sleep(chance.uniform(0.5, 8))
         os.killpg(process.pid, signal.SIGKILL)
