@@ -25,7 +25,13 @@ test: $(INSTALLED) chromium ## install, and run the whole suite
 check: $(INSTALLED) ## format, lint, types and every test that is not slow
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j2 types fast
+
+# mypy is one process: tests run beside it
+types: $(INSTALLED)
 	$(BIN)/mypy
+
+fast: $(INSTALLED)
 	$(PYTEST) -n 2 -q -m "not slow"
 
 format: $(INSTALLED) ## write the code as the formatter wants it
@@ -60,4 +66,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[test,dev]'
 	@touch $@
 
-.PHONY: help demo console test check format docs release bench chromium
+.PHONY: help demo console test check types fast format docs release bench chromium
