@@ -119,6 +119,8 @@ def holder(path: Path) -> int:
     """The process that has locked a run's directory."""
     inode = (path / ".lock").stat().st_ino
     for line in Path("/proc/locks").read_text().splitlines():
+        if "->" in line:  # anybody's program that waits for a lock
+            continue
         _, _, _, _, pid, where, *_ = line.split()
         if int(where.rsplit(":", 1)[1]) == inode:
             return int(pid)
