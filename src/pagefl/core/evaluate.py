@@ -16,7 +16,7 @@ BLOCK = 512  # examples of one row that are evaluated at a time
 class Scores(NamedTuple):
     """One entry per owner of examples."""
 
-    loss: npt.NDArray[np.float64]  # mean cross entropy
+    loss: npt.NDArray[np.float64]  # mean over the owner's examples
     accuracy: npt.NDArray[np.float64]
 
 
@@ -25,7 +25,13 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return logits.logsumexp(-1) - logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
-def score(logits_of: Callable[[Tensor], Tensor], rows: int, examples: Examples, owners: Tensor) -> Scores:
+def score(
+    logits_of: Callable[[Tensor], Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    rows: int,
+    examples: Examples,
+    owners: Tensor,
+) -> Scores:
     """Row i on the examples of owners[i]; a single row is evaluated on the examples of every owner."""
     sizes = examples.sizes[owners]
     if rows == 1:
@@ -41,8 +47,8 @@ def score(logits_of: Callable[[Tensor], Tensor], rows: int, examples: Examples, 
         part = index[:, block : block + BLOCK].to(examples.x.device)
         x, y = examples.x[part], examples.y[part]
         logits = logits_of(x)
-        losses[:, block : block + BLOCK] = cross_entropy(logits, y)
         hits[:, block : block + BLOCK] = logits.argmax(-1) == y
+        losses[:, block : block + BLOCK] = loss(logits, y).detach()
     return Scores(means(losses[real], sizes), means(hits[real], sizes))
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from pagefl.core import layout
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Examples
+from pagefl.core.training import loss
 from pagefl.core.training.model import Model
 
 from .checkpoint import digest
@@ -25,7 +26,7 @@ def facts_of(
     settings: Settings, data: Mapping[str, Examples], module: nn.Module, model: Model
 ) -> dict[str, Any]:
     """What a checkpoint records of settings, data, and how models are held and trained."""
-    how = {"rows": layout.VERSION, "arithmetic": model.arithmetic}
+    how = {"rows": layout.VERSION, "arithmetic": model.arithmetic, **loss.facts_of(model.loss)}
     return {"spec": _plain(settings.model_dump()), "data": _fingerprints(data, module), **how, **code()}
 
 
@@ -45,6 +46,7 @@ def check(now: Mapping[str, Any], facts: Mapping[str, Any], spec: Path, say: Say
             "its last digits will differ"
         )
     check_settings(now["spec"], facts, spec)
+    loss.check_same(now, facts)
     made = facts.get("data", now["data"])
     if changed := [name for name in {**made, **now["data"]} if made.get(name) != now["data"].get(name)]:
         raise UserError(

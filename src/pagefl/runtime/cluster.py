@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError, shortened
 from pagefl.core.examples import ClientData, Examples, ServerData, Splits
 from pagefl.core.memory import available
+from pagefl.core.training.loss import Loss
 from pagefl.trust.attacks import ON_UPLOADS
 
 from . import halves, paths
@@ -48,6 +50,7 @@ class Given(NamedTuple):
     settings: Settings  # with the path that this process found
     batch: Examples  # that the path was found with
     clients: int  # of the whole federation
+    loss: Loss | None  # of the user's own
 
 
 class Actor:
@@ -75,7 +78,7 @@ class Actor:
     def _build(self, given: Given, first: int, data: Mapping[str, Any]) -> None:
         found = {role: _examples(own) for role, own in data.items()}
         with memory_errors_named():
-            begin = halves.start(given.module, given.algorithm, given.settings, given.batch)
+            begin = halves.start(given.module, given.algorithm, given.settings, given.batch, loss=given.loss)
             clients = ClientData(found["train"], found["test"], found.get("holdout"))
             self.block, self.first = halves.block(begin, halves.resident(begin, clients, first)), first
             self.server = halves.server_half(
@@ -143,8 +146,8 @@ class RayBlocks:
         clients = len(data.train)
         own = begin.settings.model_copy(update={"path": begin.model.path})
         batch = data.train.first(own.batch_size)
-        self._by_value(begin.algorithm, module, data.train.augment)
-        self.given = self.ray.put(Given(module, begin.algorithm, own, batch, clients))
+        self._by_value(begin.algorithm, module, data.train.augment, begin.loss)
+        self.given = self.ray.put(Given(module, begin.algorithm, own, batch, clients, begin.loss))
         self.sizes: Integers = data.train.sizes.numpy()
         self.numbers: Integers = np.arange(clients)
         self.bounds = shares(clients, halves.group_of(begin, clients), self._count())
@@ -344,6 +347,8 @@ class RayBlocks:
     def _by_value(self, *objects: object) -> None:
         """A user's own code need not be installed on the other machines."""
         for own in objects:
+            while isinstance(own, partial):
+                own = own.func
             name = getattr(own, "__module__", None) or "builtins"
             if name.partition(".")[0] not in ("pagefl", "torch", "__main__", "builtins"):
                 self.ray.cloudpickle.register_pickle_by_value(sys.modules[name])
@@ -414,7 +419,7 @@ def simulate(task: Task, algorithm: Algorithm, settings: Settings, say: Say) -> 
     paths.check_device(settings.device)
     data = split(task, settings)
     module = task.fresh_module(settings.seed)
-    begin = halves.start(module, algorithm, settings, data.train, say)
+    begin = halves.start(module, algorithm, settings, data.train, say, task.loss)
     return ClusterSimulation(begin, module, data, say)
 
 

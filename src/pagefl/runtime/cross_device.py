@@ -97,7 +97,7 @@ def simulate(
     width = sum(parameter.nbytes for parameter in module.parameters())
     who = f"{source.clients} clients, of whom {cohort} take part in a round"
     needs(BYTES * source.clients + width * cohort, who, "use fewer clients or a smaller participation")
-    begin = halves.start(module, algorithm, settings, clients.sampled["train"], say)
+    begin = halves.start(module, algorithm, settings, clients.sampled["train"], say, task.loss)
     room = cohort + len(clients.sample)
     shared = SharedRows(folder)
     shared.check(begin.row.nbytes * room)

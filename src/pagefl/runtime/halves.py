@@ -21,6 +21,7 @@ from pagefl.core.memory import needs
 from pagefl.core.server import ServerHalf
 from pagefl.core.storage import Allocate
 from pagefl.core.training import linear
+from pagefl.core.training.loss import Loss
 from pagefl.core.training.model import Model
 from pagefl.core.training.stack import Training
 from pagefl.game.protocol import Setup
@@ -43,6 +44,7 @@ class Start(NamedTuple):
     algorithm: Algorithm
     training: Training
     settings: Settings
+    loss: Loss | None = None  # of the user's own
 
 
 def start(
@@ -51,9 +53,10 @@ def start(
     settings: Settings,
     examples: Examples,
     say: Say = lambda line: None,
+    loss: Loss | None = None,
 ) -> Start:
     """`module`: as it is before the first round. `examples`: some that this process holds. They are used to
-    find the fastest way to train the model."""
+    find the fastest way to train the model. `loss`: of the user's own."""
     if settings.optimiser != "sgd" and (why := algorithm.needs_sgd):
         raise UserError(
             f"optimiser = {settings.optimiser}: algorithm {type(algorithm).__name__} needs sgd, since {why}"
@@ -63,11 +66,11 @@ def start(
     x = examples.x[: settings.batch_size].clone()  # a forward may change it in place
     x = x.to(Layout(module).dtype) if x.is_floating_point() else x
     with rng.torch_stream(settings.seed, "measuring"):
-        model = paths.build(module, x, settings.path, settings.device, say)
+        model = paths.build(module, x, settings.path, settings.device, say, loss)
     if not linear.compiled():
         say("compiling the kernels (once; kept in numba's cache) …")
     if model.why:
-        say(f"path = {model.path}; not the faster plan, since {model.why}")
+        say(f"path = {model.path}; not a faster one, since {model.why}")
     training = Training(
         settings.seed,
         settings.lr,
@@ -77,7 +80,7 @@ def start(
         settings.momentum,
         settings.optimiser,
     )
-    return Start(model, model.layout.row(module), algorithm, training, settings)
+    return Start(model, model.layout.row(module), algorithm, training, settings, loss)
 
 
 def block(begin: Start, data: Resident, *, allocate: Allocate = torch.zeros) -> Block:

@@ -15,6 +15,7 @@ from pagefl.core.caches import user_cache
 from pagefl.core.errors import UserError, shortened, shown
 from pagefl.core.training.descent import Batch
 from pagefl.core.training.linear import LinearModel
+from pagefl.core.training.loss import Loss, OwnLoss
 from pagefl.core.training.model import Model, RowModel, StackedModel, check_trainable
 from pagefl.core.training.plan.model import PlanModel
 from pagefl.core.training.plan.trace import Unplanned
@@ -37,9 +38,18 @@ def check_device(device: str) -> None:
         ) from None
 
 
-def build(module: nn.Module, x: Tensor, path: str, device: str, say: Say = lambda line: None) -> Model:
-    """`x`: a batch of real examples."""
+def build(
+    module: nn.Module,
+    x: Tensor,
+    path: str,
+    device: str,
+    say: Say = lambda line: None,
+    loss: Loss | None = None,
+) -> Model:
+    """`x`: a batch of real examples. `loss`: of the user's own."""
     random = check_trainable(module, x)
+    if loss is not None:
+        return _with_loss(loss, module, x, path, device, random)
     if path in ("auto", "fused") and LinearModel.fits(module, x, device):
         return LinearModel(module, device)
     if path == "fused":
@@ -55,6 +65,20 @@ def build(module: nn.Module, x: Tensor, path: str, device: str, say: Say = lambd
             why = str(reason)
         if path == "plan":
             raise UserError(f"path = plan: {why}; expected auto, stacked or rows")
+    return _generic(module, x, path, device, random, why)
+
+
+def _with_loss(loss: Loss, module: nn.Module, x: Tensor, path: str, device: str, random: bool) -> Model:
+    """Compiled paths know the gradient of the cross entropy only."""
+    why = "the task has a loss of its own"
+    if path in ("fused", "plan"):
+        raise UserError(f"path = {path}: {why}; expected auto, stacked or rows")
+    model = _generic(module, x, path, device, random, why)
+    model.loss = OwnLoss(loss, model.logits(model.layout.row(module)[None], x[None, :1].clone())[0])
+    return model
+
+
+def _generic(module: nn.Module, x: Tensor, path: str, device: str, random: bool, why: str) -> Model:
     if path == "stacked" and random:
         raise UserError(
             "path = stacked: the module draws random numbers (dropout), which a stack would share; "

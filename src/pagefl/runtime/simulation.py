@@ -99,7 +99,7 @@ def simulate(
     paths.check_device(settings.device)
     data = split(task, settings)
     module = task.fresh_module(settings.seed)
-    begin = halves.start(module, algorithm, settings, data.train, say)
+    begin = halves.start(module, algorithm, settings, data.train, say, task.loss)
     shared = SharedRows(folder)
     if settings.device == "cpu":
         shared.check(begin.row.nbytes * len(data.train))

@@ -11,6 +11,7 @@ from torch import nn
 from pagefl.core import rng, summary
 from pagefl.core.errors import UserError
 from pagefl.core.examples import Splits
+from pagefl.core.training.loss import Loss
 from pagefl.data.source import ClientSource
 
 from .settings import Settings
@@ -26,19 +27,26 @@ class Task:
         module: nn.Module | Callable[[], nn.Module],
         data: Splits | ClientSource | Callable[[], Splits | ClientSource],
         settings: Mapping[str, float | int] | None = None,
+        loss: Loss | None = None,
     ) -> None:
         """A model and the data of a federation.
 
         `module`: an nn.Module, whose weights are the initial ones, or a function that makes one. `data`: a
         FederatedData, a ClientSource for more clients than fit into memory, or a function that makes one. The
-        function is called when the data are needed: a node
-        has its own data and needs only the model. `settings`: lr, epochs and others that suit the task.
+        function is called when the data are needed: a node has its own data and needs only the model.
+        `settings`: lr, epochs and others that suit the task. `loss`: instead of the cross entropy, a function
+        of the logits [examples, classes] and the labels [examples] that returns the loss of each example.
         """
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
             raise UserError(f"task name = {name!r}: must be one line of text")
         self.name, self.module, self._data, self.settings = name, module, data, dict(settings or {})
         self._expect("module", module, nn.Module, "an nn.Module, or a function that makes one")
         self._expect("data", data, Splits | ClientSource, f"{EXPECTED}, or a function that makes one")
+        self.loss = loss
+        if loss is not None and not callable(loss):
+            raise UserError(
+                f"task {name}: loss is a {type(loss).__name__}; expected a function of logits and labels"
+            )
         for setting in self.settings:
             if setting not in Settings.model_fields:
                 close = get_close_matches(str(setting), Settings.model_fields, 1)
@@ -114,4 +122,5 @@ class Task:
             data = [f"{self.source.clients} clients, fetched when they are needed"]
         elif known:
             data = [f"{len(self.data.train)} clients", *self.data.facts]
-        return [model, *data, *(f"{name} = {value}" for name, value in self.settings.items())]
+        own = [] if self.loss is None else ["a loss of its own"]
+        return [model, *data, *own, *(f"{name} = {value}" for name, value in self.settings.items())]

@@ -16,6 +16,7 @@ from pagefl.core.examples import Examples
 from pagefl.core.layout import Layout
 
 from .descent import Batch, Descended, Descent
+from .loss import Loss
 from .optimisers import OPTIMISERS
 
 
@@ -30,6 +31,7 @@ class Model(ABC):
         self.layout = Layout(module)
         self.module = module.to(device)
         self.device = device
+        self.loss: Loss = cross_entropy
         self.why = ""  # why no faster path was taken, where one was tried
 
     @property
@@ -63,7 +65,7 @@ class Model(ABC):
 
     def score(self, rows: Tensor, examples: Examples, owners: Tensor) -> Scores:
         """Row i on the examples of owners[i]; a single row is evaluated on the examples of every owner."""
-        return score(lambda x: self.logits(rows, x), len(rows), examples, owners)
+        return score(lambda x: self.logits(rows, x), self.loss, len(rows), examples, owners)
 
     def accuracies(self, rows: Tensor, examples: Examples) -> npt.NDArray[np.float64]:
         """Every row on all of the examples, whoever owns them."""
@@ -155,7 +157,7 @@ class StackedModel(Model):
         logits = self._forward(leaves, batch.x)
         if batch.offset is not None:
             logits = logits + batch.offset[:, None]
-        loss = (cross_entropy(logits, batch.y) * batch.weight).sum()
+        loss = (self.loss(logits, batch.y) * batch.weight).sum()
         gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted], materialize_grads=True)
         if columns is None:
             return torch.cat([self.layout.flat(g, stacked=True) for g in gradients], dim=1)
@@ -191,7 +193,7 @@ class RowModel(Model):
             logits = functional_call(module, leaves, (batch.x[i][real],))
             if batch.offset is not None:
                 logits = logits + batch.offset[i]
-            loss = cross_entropy(logits, batch.y[i][real]).mean()
+            loss = self.loss(logits, batch.y[i][real]).mean()
             gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted], materialize_grads=True)
             for name, g in zip(wanted, gradients, strict=True):
                 result[i, self.layout.columns[name]] = self.layout.flat(g)

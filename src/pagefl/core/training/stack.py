@@ -13,7 +13,6 @@ from torch import Tensor
 from pagefl.core import rng
 from pagefl.core.algorithm import Facts, State
 from pagefl.core.errors import UserError
-from pagefl.core.evaluate import cross_entropy
 from pagefl.core.examples import CHANCES, Examples
 from pagefl.core.layout import Layout
 
@@ -114,7 +113,7 @@ class Stack:
 
     def losses(self, rows: Tensor, batch: Batch) -> Tensor:
         """Each row's mean loss on its batch."""
-        return (cross_entropy(self.model.logits(rows, batch.x), batch.y) * batch.weight).sum(1)
+        return (self.model.loss(self.model.logits(rows, batch.x), batch.y) * batch.weight).sum(1)
 
     def _descent(self, purpose: str, options: Options) -> Descent:
         epochs = self.epochs if options.epochs is None else options.epochs
