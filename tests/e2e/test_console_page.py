@@ -200,6 +200,7 @@ def test_runs_are_filtered_sorted_and_compared_by_keyboard(browser, address):
     page.keyboard.press("Enter")
     page.wait_for_url("**/compare?run=*")
     page.wait_for_selector("#tables table")
+    page.wait_for_selector("#legend a")
     assert page.locator("#tables tbody").first.inner_text().split()[-1] == "2"  # two seeds of one method
     assert page.locator("#legend a").all_text_contents() == ["done/1", "done/0"]
     chart = page.locator(".chart").first

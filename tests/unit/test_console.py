@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from pagefl.console import clients, series
+from pagefl.console import clients, desk, series
 from pagefl.console.actions import Actions
 from pagefl.console.clients import HeatMaps
 from pagefl.console.lines import Samples, Tail
 from pagefl.console.runs import NoSuchRun, Watch, find, place
 from pagefl.console.series import Series
 from pagefl.core.errors import UserError
+from pagefl.reports import palette
 from pagefl.runtime import holder
 
 SPEC = (
@@ -396,3 +397,23 @@ def test_a_run_that_fails_leaves_a_sentence_until_it_goes_on(tmp_path):
     package.resume(out, task=task())
     assert not (out / "problem.txt").exists()
     assert Watch(tmp_path, "run").look()["state"] == "finished"
+
+
+def test_compared_runs_have_the_colours_of_reports(tmp_path):
+    def run(name, algorithm, players="fixed"):
+        path = run_directory(tmp_path / name)
+        spec = SPEC.replace('"a"', f'"{algorithm}"').replace('"fixed"', f'"{players}"')
+        (path / "spec.toml").write_text(spec)
+        return str(path)
+
+    names = ["one", "two", "three", "four"]
+    paths = [run("one", "ditto"), run("two", "fedavg"), run("three", "ditto"), run("four", "fedavg", "page")]
+    expected = palette.colours(["ditto", "fedavg", "page"])
+    found = desk.colours(paths, names)
+    assert found == {
+        "one": expected["ditto"],
+        "two": expected["fedavg"],
+        "three": expected["ditto"],
+        "four": expected["page"],
+    }
+    assert len(set(desk.colours(paths[::2], names[::2]).values())) == 2  # one method alone

@@ -84,7 +84,7 @@ def settings(path: str) -> dict[str, Any]:
 
 
 def compare(paths: list[str], names: list[str]) -> dict[str, Any]:
-    """The tables of `pagefl compare`, and what was left out."""
+    """The tables of `pagefl compare`, what was left out, and the runs' colours."""
     from pagefl import comparing  # pandas is large, and needed only here
     from pagefl.reports import tables
 
@@ -97,7 +97,21 @@ def compare(paths: list[str], names: list[str]) -> dict[str, Any]:
     return {
         "tables": [{"title": one.title, "columns": one.columns, "rows": one.rows} for one in made],
         "said": said,
+        "colours": colours(paths, names),
     }
+
+
+def colours(paths: list[str], names: list[str]) -> dict[str, str]:
+    """A method's runs on a task have its colour of reports and tables; runs of one method alone, one each."""
+    from pagefl.reports import palette
+
+    made = [specs.recorded(Path(path) / SPEC) for path in paths]
+    several = len({spec.task["name"] for spec in made}) > 1
+    shown = [f"{spec.label}, {spec.task['name']}" if several else spec.label for spec in made]
+    if len(set(shown)) == 1:
+        shown = [f"{label}, {name}" for label, name in zip(shown, names, strict=True)]
+    found = palette.colours(shown)
+    return {name: found[label] for name, label in zip(names, shown, strict=True)}
 
 
 def name_in(raw: specs.Raw, kind: str) -> object:

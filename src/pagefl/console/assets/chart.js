@@ -70,7 +70,7 @@ export class LineChart extends Figure {
   constructor(about) {
     super({...about, label: `${about.title}; the arrow keys read the values`});
     Object.assign(this, {x: "round", scale: "linear", xTitle: "round", yTitle: "", text: short, ...about});
-    this.sources = [];  // {name, columns, colour}
+    this.sources = [];  // {name, columns}, and a colour where there are several
     this.marks = [];  // [round, label]
     this.hidden = new Set();
     this.at = null;  // the point that is read, of the longest source
@@ -112,7 +112,7 @@ export class LineChart extends Figure {
   curves() {  // what is drawn: a curve for each source and line
     return this.sources.flatMap((source, s) => this.lines.map((line, l) => ({source, line, l, s,
       xs: source.columns[this.x], ys: source.columns[line.column],
-      colour: this.several ? COLOURS[(source.colour ?? s) % COLOURS.length] : COLOURS[line.hue]})))
+      colour: this.several ? source.colour : COLOURS[line.hue]})))
       .filter(({xs, ys, l}) => xs && known(ys) && !this.hidden.has(l));
   }
 

@@ -12,21 +12,13 @@ const charts = makeCharts([wanted[0], wanted[1], {...CHARTS[1], about: "Each run
 byId("charts").append(...charts.map(chart => chart.figure));
 charts.forEach(chart => { chart.figure.hidden = true; chart.legend.hidden = true; });
 
-const methods = [];  // runs of one method have one colour
-const colourOf = row => {
-  const method = `${row.task} ${row.method}`;
-  if (names.length > 1 && !methods.includes(method)) methods.push(method);
-  return methods.indexOf(method);
-};
-
-async function curves() {
+async function curves(colours) {
   const found = await Promise.all(names.map(name => get(`/rounds/${address(name)}`).catch(error => ({problem: error.message, name}))));
-  const shown = found.filter(one => one.row).map(one => ({name: one.row.name, columns: one.columns, colour: colourOf(one.row), row: one.row}));
-  const several = new Set(shown.map(one => one.colour)).size === 1 && shown.length > 1;  // one method alone: a colour for each run
-  if (several) shown.forEach((one, at) => { one.colour = at; });
+  const shown = found.filter(one => one.row).map(one => ({name: one.row.name, columns: one.columns, colour: colours[one.row.name], row: one.row}))
+    .map((one, at) => ({...one, colour: one.colour ?? COLOURS[at % COLOURS.length]}));
   byId("legend").replaceChildren(...shown.map(({name, colour, row}) => {
     const swatch = el("i", {class: "swatch"});
-    swatch.style.background = COLOURS[colour % COLOURS.length];
+    swatch.style.background = colour;
     return el("span", {role: "listitem"}, swatch, el("a", {href: `/runs/${address(name)}`}, name), el("span", {class: "dim"}, ` ${row.method}, seed ${row.seed} `), stateBadge(row.state));
   }));
   charts.forEach(chart => { chart.show(shown); chart.legend.hidden = true; });
@@ -35,23 +27,25 @@ async function curves() {
   return shown.some(one => one.row.running);
 }
 
-async function statistics() {
+async function statistics() {  // returns the runs' colours, which are those of reports and tables
   const place = byId("tables");
   try {
-    const {tables, said} = await get(`/comparison?${new URLSearchParams(names.map(name => ["run", name]))}`);
+    const {tables, said, colours} = await get(`/comparison?${new URLSearchParams(names.map(name => ["run", name]))}`);
     const table = ({title, columns, rows}) => el("div", {class: "scroll", tabIndex: 0, role: "region", "aria-label": title}, el("table", {},
       el("caption", {}, title), el("thead", {}, el("tr", {}, ...columns.map(column => el("th", {scope: "col"}, column)))),
       el("tbody", {}, ...rows.map(([first, ...cells]) => el("tr", {}, el("th", {scope: "row"}, first), ...cells.map(cell => el("td", {}, cell)))))));
     place.replaceChildren(...tables.map(table), ...said.map(sentence => el("p", {class: "dim"}, sentence)));
-  } catch (error) { place.replaceChildren(el("p", {class: "problem"}, error.message)); }
+    return colours;
+  } catch (error) {
+    place.replaceChildren(el("p", {class: "problem"}, error.message));
+    return {};
+  }
 }
 
-async function follow() {
-  const live = await curves();
-  if (live) setTimeout(follow, AGAIN);
-  return live;
+async function follow(colours) {
+  if (await curves(colours)) setTimeout(follow, AGAIN, colours);
 }
 
 if (names.length < 2) {
   byId("tables").replaceChildren(el("p", {}, "Pick two or more runs on the ", el("a", {href: "/"}, "overview"), "."));
-} else { follow(); statistics(); }
+} else { statistics().then(follow); }
