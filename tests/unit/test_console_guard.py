@@ -303,3 +303,19 @@ def test_the_helper_answers_again_after_it_has_died():
         return found
 
     assert asyncio.run(asked()) == ["lr", "lr"]
+
+
+def test_nobody_waits_for_a_helper_when_the_console_ends():
+    from pagefl.console.desk_process import Helper
+
+    async def ended() -> list[str]:
+        helper = Helper()
+        asked = [asyncio.create_task(helper.ask("form")) for _ in range(2)]
+        while helper.process is None:
+            await asyncio.sleep(0.01)
+        helper.close()
+        return [str(answer) for answer in await asyncio.gather(*asked, return_exceptions=True)]
+
+    first, second = asyncio.run(ended())
+    assert "gave no answer" in first
+    assert "the console is ending" in second

@@ -5,6 +5,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def answer(line: bytes) -> dict[str, Any]:
 def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print is no answer
-    with answers:
+    with suppress(BrokenPipeError), answers:  # nobody is left to read
         while select.select([sys.stdin], [], [], IDLE)[0] and (line := sys.stdin.buffer.readline()):
             answers.write(json.dumps(answer(line), allow_nan=False).encode() + b"\n")
             answers.flush()

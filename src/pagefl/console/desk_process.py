@@ -17,10 +17,13 @@ class Helper:
     def __init__(self) -> None:
         self.process: asyncio.subprocess.Process | None = None
         self.turn = asyncio.Lock()
+        self.closed = False
 
     async def ask(self, question: str, **details: Any) -> Any:
         """The desk's answer. Raises a UserError if that is what the question led to."""
         async with self.turn:
+            if self.closed:
+                raise UserError(f"{question}: the console is ending")
             process = await self._ready()
             assert process.stdin is not None
             assert process.stdout is not None
@@ -37,6 +40,11 @@ class Helper:
         if problem := answer.get("problem"):
             raise UserError(problem)
         return answer["answer"]
+
+    def close(self) -> None:
+        """Whoever waits for an answer gets none, at once."""
+        self.closed = True
+        self.end()
 
     def end(self) -> None:
         if self.process and self.process.returncode is None:

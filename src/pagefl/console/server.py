@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from socket import socket
 
 import uvicorn
 
@@ -46,16 +47,28 @@ def serve(root: Path, host: str, port: int, say: Callable[[str], None], *, with_
         ws="none",
     )
     try:
-        uvicorn.Server(config).run()
+        Server(config, app.state.console.helper.close).run()
     except SystemExit as end:
         if end.code in FAILED_TO_START:
             raise UserError(f"port = {port}: it cannot be used on {host}; choose another by --port") from None
         raise
     finally:
-        app.state.console.helper.end()
+        app.state.console.helper.close()
         if keys.token:
             with suppress(OSError):
                 (root / OWN / TOKEN).unlink()
+
+
+class Server(uvicorn.Server):
+    """Calls `closing` before it waits for open answers."""
+
+    def __init__(self, config: uvicorn.Config, closing: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.closing = closing
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self.closing()
+        await super().shutdown(sockets)
 
 
 def _keep(token: str, root: Path) -> Path:

@@ -28,6 +28,11 @@ const sight = new IntersectionObserver(entries => {
   ask();
 }, {rootMargin: "100px"});
 
+addEventListener("beforeprint", () => {  // paper has no sight
+  for (const chart of waiting) chart.draw();
+  waiting.clear();
+});
+
 export class Figure {  // a canvas with a title, drawn when it is in sight
   constructor({title, about, label, height}) {
     this.title = title;

@@ -39,8 +39,8 @@ export class HeatMap extends Figure {
       if (value > high) high = value;
     }
     if (low > high) low = high = 0;
-    this.lowest.textContent = short(low);
-    this.highest.textContent = `${short(high)}${log ? ", logarithmic" : ""}`;
+    this.lowest.textContent = low === high ? "all" : short(low);
+    this.highest.textContent = `${short(high)}${log && low < high ? ", logarithmic" : ""}`;
     this.note.textContent = of > clients.length ? `${clients.length} of ${of} clients` : `${of} clients`;
     this.paint(columns, clients.length, low, high, log);
     this.stale();
