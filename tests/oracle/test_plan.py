@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 from torch import nn
@@ -171,10 +171,20 @@ class FewChannels(nn.Module):
 @pytest.mark.parametrize("count", [1, 3, 4, 9])
 @pytest.mark.parametrize(
     ("inputs", "outputs", "kernel", "stride", "padding"),
-    [(24, 24, 3, 1, 1), (16, 32, 3, 2, 1), (32, 24, 5, 1, 0), (24, 16, 1, 2, 0), (16, 16, 2, 1, 3)],
+    [
+        (24, 24, 3, 1, 1),
+        (16, 32, 3, 2, 1),
+        (32, 24, 5, 1, 0),
+        (24, 16, 1, 2, 0),
+        (16, 16, 2, 1, 3),
+        (8, 8, 3, 1, 1),
+        (8, 16, 3, 2, 1),
+        (16, 8, 5, 1, 2),
+    ],
 )
 def test_few_channels(inputs, outputs, kernel, stride, padding, count):
-    assert tiles.fits(inputs, outputs)
+    assert tiles.fits(inputs)
+    assert tiles.fits(outputs)
     module, x = made(lambda: FewChannels(inputs, outputs, kernel, stride, padding)), floats(count, 7)
     module(x)  # the head learns its size
     compare(module, x)
@@ -203,6 +213,9 @@ def test_gradients_and_logits(name, count):
     st.sampled_from([1, 2, 3, 7]),
     st.booleans(),
 )
+@example((2, 4), (3, 2), (2, 1), (3, 0), (7, 5), 3, True)  # tiles of 8, 16 and 24 channels
+@example((3, 8), (5, 5), (1, 2), (2, 1), (9, 8), 7, True)
+@example((1, 12), (1, 3), (1, 1), (0, 3), (5, 9), 2, True)
 def test_any_convolution(channels, kernel, stride, padding, side, count, first):
     """The first convolution of a network takes another way than those after it."""
     inputs, outputs = channels

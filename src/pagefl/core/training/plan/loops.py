@@ -10,8 +10,9 @@ from pagefl.core.rng import splitmix
 
 from ..simd import LANES, cut, load, plus, same, times_plus, total
 from .blas import part
+from .images import enter_padded
 from .kept import call, named
-from .kinds import LINES, Work
+from .kinds import IMAGES, LINES, Work
 from .windows import copy, fill, out_size
 
 AT_ONCE = 8192  # numbers whose squares are summed in float32
@@ -190,6 +191,8 @@ def run(mode, plan, arena, row, gradient, velocity, x, y, positions, counts, ste
             labels[i] = y[who[i]]
         if plan.entry.kind == LINES:
             expand(plan.entry, x, who, plan.centre, plan.scale, arena)
+        elif plan.entry.kind == IMAGES:
+            enter_padded(plan.entry, x, who, plan.centre, plan.scale, arena)
         else:
             enter(plan.entry, x, who, plan.centre, plan.scale, arena)
         for _ in range(steps.repeats):

@@ -17,6 +17,7 @@ from pagefl.core.rng import splitmix
 from ..simd import LANES, cut, load, minus, plus, same, times_plus, total
 from . import kinds
 from .blas import gemm, part
+from .images import convolve_images, images_weight
 from .kept import address, is_kept, operation
 from .kinds import CONV, CONV_INPUT, CONV_WEIGHT, FLATTEN, FLOAT, LINEAR, LINEAR_INPUT, LINEAR_WEIGHT, LINES
 from .tiles import gather, outer
@@ -558,6 +559,8 @@ FUNCTIONS = {
     kinds.COPY: copy,
     kinds.LINES: convolve_lines,
     kinds.LINES_WEIGHT: convolve_lines,
+    kinds.IMAGES: convolve_images,
+    kinds.IMAGES_WEIGHT: images_weight,
     kinds.CONV: convolve,
     kinds.CONV_WEIGHT: convolve,
     kinds.CONV_INPUT: convolve,

@@ -29,6 +29,7 @@ class Table:
         self._writes: list[list[tuple[int, int]]] = []  # the columns to which each of them gives a gradient
         self._value: dict[int, int] = {}  # node -> the buffer of its result
         self._gradient: dict[int, int] = {}
+        self._first = op.COPY  # how examples come in
         made = list(stages(trace))
         entry = self._enter(made)
         backward = [self._forward(stage, training) for stage in made]
@@ -59,20 +60,22 @@ class Table:
         return self.rows[: max(wanted, default=-1) + 1]
 
     def _enter(self, made: list[Stage]) -> dict[str, Any]:
-        """How examples come in: expanded for their convolution, or as maps."""
+        """How examples come in: as their convolution needs them, or as maps."""
         shape = self.trace.input.shape
         readers = [stage for stage in made if 0 in (stage.input, stage.residual)]
         first = readers[0].node
-        self._expanded = len(readers) == 1 and first is not None and first.kind == "conv"
-        if self._expanded and first is not None:
-            lines = (
-                (shape.height + 2 * first.padding[0]) * first.kernel[1] * shape.channels * first.shape.width
-            )
-            self._value[0] = self._buffer(lines)
-            line = self._buffer(shape.width + 2 * first.padding[1] + 2 * first.stride[1])
-            return {"kind": op.LINES, **_sizes(shape, first), "x": self._value[0], "scratch": line}
-        self._value[0] = self._buffer(shape.size)
-        return {"kind": op.COPY, **_sizes(shape), "x": self._value[0]}
+        if len(readers) > 1 or first is None or first.kind != "conv":
+            self._value[0] = self._buffer(shape.size)
+            return {"kind": op.COPY, **_sizes(shape), "x": self._value[0]}
+        height, width = (size + 2 * pad for size, pad in zip(shape[:2], first.padding, strict=True))
+        if fits(first.shape.channels):
+            self._value[0] = self._buffer(height * width * shape.channels)
+            self._first = op.IMAGES
+            return {"kind": op.IMAGES, **_sizes(shape, first), "x": self._value[0]}
+        self._value[0] = self._buffer(height * first.kernel[1] * shape.channels * first.shape.width)
+        self._first = op.LINES
+        line = self._buffer(width + 2 * first.stride[1])
+        return {"kind": op.LINES, **_sizes(shape, first), "x": self._value[0], "scratch": line}
 
     def _forward(self, stage: Stage, training: bool) -> dict[str, int]:
         """Returns the buffers that the way back needs."""
@@ -104,10 +107,7 @@ class Table:
 
     def _product(self, node: Node, shape: Maps, source: int, x: int, y: int) -> dict[str, int]:
         if node.kind in ("conv", "linear"):
-            lines = source == 0 and self._expanded
-            tiled = fits(shape.channels, node.shape.channels)
-            conv = op.LINES if lines else op.TILED if tiled else op.CONV
-            kind = {"conv": conv, "linear": op.LINEAR}[node.kind]
+            kind, _, _ = self._kinds(node, source)
             everywhere = all(2 * pad < size for pad, size in zip(node.padding, node.kernel, strict=True))
             if kind in (op.CONV, op.TILED) and not everywhere:  # the middle tap does not meet every output
                 self._emit(op.ZERO, node.shape, out=y)
@@ -130,6 +130,18 @@ class Table:
             self._emit(op.DROP, shape, x=x, out=y, mask=mask, number=node.number)
             return {"mask": mask}
         return {}
+
+    def _kinds(self, node: Node, source: int) -> tuple[int, int, int]:
+        """Of a product, its weight's gradient and its input's."""
+        if node.kind == "linear":
+            return op.LINEAR, op.LINEAR_WEIGHT, op.LINEAR_INPUT
+        if source == 0 and self._first == op.IMAGES:
+            return op.IMAGES, op.IMAGES_WEIGHT, NOWHERE
+        if source == 0 and self._first == op.LINES:
+            return op.LINES, op.LINES_WEIGHT, NOWHERE
+        if fits(self.trace.nodes[source].shape.channels) and fits(node.shape.channels):
+            return op.TILED, op.TILED_WEIGHT, op.TILED_INPUT
+        return op.CONV, op.CONV_WEIGHT, op.CONV_INPUT
 
     def _backward(self, stage: Stage, saved: dict[str, int]) -> None:
         d = self._gradient.get(stage.output)
@@ -185,11 +197,7 @@ class Table:
                 "outputs": node.shape.channels,
                 "d": d,
             }
-            tiled, lines = fits(shape.channels, node.shape.channels), source == 0 and self._expanded
-            weight, back = op.LINEAR_WEIGHT, op.LINEAR_INPUT
-            if node.kind == "conv":
-                weight = op.LINES_WEIGHT if lines else op.TILED_WEIGHT if tiled else op.CONV_WEIGHT
-                back = op.TILED_INPUT if tiled else op.CONV_INPUT
+            _, weight, back = self._kinds(node, source)
             self._emit(weight, shape, node, x=x, writes=[node.weight], live=self._taps(node, shape), **fields)
             if source != 0:
                 adds = source in self._gradient
