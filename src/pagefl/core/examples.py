@@ -151,18 +151,27 @@ class ClientData:
     test: Examples
     holdout: Examples | None = None  # takes the place of the training data in states and rewards
 
-    def hold_out(self, share: float, seed: int, first: int = 0) -> "ClientData":
-        """Keep a share of every client's training data out of training. `first`: the first one's number."""
+    @classmethod
+    def joined(cls, parts: Sequence["ClientData"]) -> "ClientData":
+        """The clients of all parts, one after the other."""
+        train, test = (
+            Examples.of_owners(own) for own in zip(*((p.train, p.test) for p in parts), strict=True)
+        )
+        return cls(train, test)
+
+    def hold_out(self, share: float, seed: int, numbers: Integers | None = None) -> "ClientData":
+        """Keep a share of every client's training data out of training. `numbers`: of the clients, if they
+        are not 0, 1, …"""
         kept, held = [], []
-        for i in range(len(self.train)):
+        for i, number in enumerate(range(len(self.train)) if numbers is None else numbers.tolist()):
             x, y = self.train.client(i)
             count = max(1, round(share * len(y)))
             if count >= len(y):
                 raise UserError(
-                    f"holdout = {share} leaves client {first + i} none of its {len(y)} training examples; "
+                    f"holdout = {share} leaves client {number} none of its {len(y)} training examples; "
                     "use a smaller share"
                 )
-            order = self.train.order(i, rng.stream(seed, "holdout", first + i))
+            order = self.train.order(i, rng.stream(seed, "holdout", number))
             held.append((x[order[-count:]], y[order[-count:]]))
             kept.append((x[order[:-count]], y[order[:-count]]))
         rest = Examples.of(kept, self.train.augment)

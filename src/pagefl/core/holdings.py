@@ -1,6 +1,6 @@
 """Holdings: where the examples of a block's clients are. They lie in memory, or come when they are needed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -59,25 +59,53 @@ class Resident:
         return self.counts[places]
 
 
+class Delivery:
+    """Clients whose examples were made or read together."""
+
+    def __init__(self, numbers: Integers, data: ClientData) -> None:
+        self.place = {number: place for place, number in enumerate(numbers.tolist())}
+        self.data = data
+        self.roles: dict[str, Examples] = {}
+
+    def places(self, numbers: Integers) -> list[int]:
+        """Of these clients; fewer if some are missing."""
+        return [self.place[number] for number in numbers.tolist() if number in self.place]
+
+    def of(self, role: str, model: Model, row: Tensor) -> Examples:
+        if role == "reward" and self.data.holdout is None:
+            role = "train"
+        if role not in self.roles:
+            own = _of_role(self.data, role)
+            try:
+                self.roles[role] = _fit(own, role, model, row, 0)
+            except UserError:
+                for number, place in self.place.items():
+                    _fit(own.block(place, place + 1), role, model, row, number)  # names the client
+                raise
+        return self.roles[role]
+
+
 class Fetched:
-    """The examples of the clients of one round, each made or read when it is needed."""
+    """The examples of the clients of one round, made or read when they are needed."""
 
     def __init__(
         self,
-        fetch: Callable[[int], ClientData],
+        fetch: Callable[[Integers], ClientData],
+        sample: Delivery,
         shared: Integers,
-        counted: Mapping[int, int],
         model: Model,
         row: Tensor,
         *,
         holds_out: bool,
     ) -> None:
-        """`fetch`: a client's examples, by its number. `shared`: memory that worker processes share, for the
-        count and the numbers of the clients that are present. `counted`: sizes that are known, by number."""
-        self.fetch, self.shared, self.counted, self.holds_out = fetch, shared, counted, holds_out
+        """`fetch`: the examples of some clients, by their numbers. `sample`: those that are needed again and
+        again. `shared`: memory that worker processes share, for the count and the numbers of the clients that
+        are present."""
+        self.fetch, self.shared, self.holds_out = fetch, shared, holds_out
         self.model, self.row, self.room = model, row, len(shared) - 1
-        self.memo: dict[int, ClientData] = {}
-        self.joined: dict[str, tuple[bytes, Examples]] = {}
+        self.sample = sample
+        self.held = [sample]
+        self.counted = dict(zip(sample.place, sample.data.train.sizes.tolist(), strict=True))
         self.sizes: Integers = np.empty(0, np.int64)
 
     @property
@@ -92,28 +120,17 @@ class Fetched:
 
     def of(self, role: str, places: Integers) -> tuple[Examples, Tensor]:
         numbers = self.numbers[places]
-        asked, examples = self.joined.get(role, (b"", None))
-        if examples is None or asked != numbers.tobytes():
-            examples = self._of(role, numbers.tolist())
-            self.joined[role] = numbers.tobytes(), examples
-        return examples, torch.arange(len(places))
+        for held in self.held:
+            if len(found := held.places(numbers)) == len(numbers):
+                return held.of(role, self.model, self.row), torch.tensor(found)
+        if sum(len(held.place) for held in self.held) + len(numbers) > MEMO:
+            self.held = [self.sample]
+        self.held.append(Delivery(numbers, self.fetch(numbers)))
+        return self.of(role, places)
 
     def class_counts(self, places: Integers, classes: int) -> Tensor:
-        return class_counts(self.of("train", places)[0], classes)
-
-    def _of(self, role: str, numbers: list[int]) -> Examples:
-        if any(number not in self.memo for number in numbers) and len(self.memo) + len(numbers) > MEMO:
-            self.memo.clear()
-        for number in numbers:
-            if number not in self.memo:
-                self.memo[number] = self.fetch(number)
-        own = [_of_role(self.memo[number], role) for number in numbers]
-        try:
-            return _fit(Examples.of_owners(own), role, self.model, self.row, 0)
-        except UserError:
-            for number, examples in zip(numbers, own, strict=True):
-                _fit(examples, role, self.model, self.row, number)  # names the client
-            raise
+        examples, places_there = self.of("train", places)
+        return class_counts(examples, classes)[places_there]
 
 
 def class_counts(examples: Examples, classes: int) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pagefl.core import summary
+from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError, shortened
 from pagefl.core.examples import ClientData, Examples, ServerData
 
@@ -50,8 +51,12 @@ class ClientSource:
         """The server's examples (x, y). One half is for the game, the other half only evaluates."""
         raise TypeError(f"{type(self).__name__} has no method `server`")
 
-    def fetch(self, number: int) -> ClientData:
-        """What `client` answers, checked."""
+    def fetch(self, numbers: Integers) -> ClientData:
+        """The examples of these clients, one client after the other."""
+        return ClientData.joined([self._checked(number) for number in numbers.tolist()])
+
+    def _checked(self, number: int) -> ClientData:
+        """What `client` answers."""
         try:
             given = self.client(number)
         except UserError:

@@ -4,53 +4,133 @@ Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, as gene
 ICLR 2021.
 """
 
-from collections.abc import Callable
 from math import exp
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from numba import njit
 
-from pagefl.core import memory, rng
+from pagefl.core import memory, philox, rng
+from pagefl.core.arrays import Integers
 from pagefl.core.examples import ClientData, Examples
 
-from .federated import FederatedData, Given, split_client
-from .pairs import Pair
+from .federated import FederatedData, Given
 from .source import ClientSource
 
 FEATURES = CLASSES = 30
-PER_CLIENT = 375  # 210 for training, 90 for testing, 75 for the server
-SHARES = {"test": 0.24, "server": 0.2}
-BYTES = 4 * 4 * (FEATURES + 2)  # per example: four copies (drawn, split, joined, reordered for the kernels)
+PER_CLIENT = 375  # 90 for testing, 75 for the server, 210 for training
+ROLES = {"test": 0.24, "server": 0.2, "train": 0.56}
+BYTES = 4 * 4 * (FEATURES + 2)  # per example: four copies (drawn, read, joined, reordered for the kernels)
 SERVER_CLIENTS = 1000  # of a source: those whose shares the server has
+BEFORE_EXAMPLES = FEATURES + 2  # normal numbers of a client's stream: its centre, and its size
 
 
 class Synthetic:
-    """Draws one client's examples after the other. Each has a stream of its own: 50 clients are the first
-    half of 100."""
+    """Draws clients' examples. Each has streams of its own: 50 clients are the first half of 100."""
 
     def __init__(self, seed: int, alpha: float = 0.0, beta: float = 1.0, theta: float = 0.0) -> None:
         """`alpha`: spread of the clients' true models (0: one true model). `beta`: spread of their inputs.
         `theta`: spread of their sizes."""
         self.seed, self.alpha, self.beta, self.theta = seed, alpha, beta, theta
         truth = rng.stream(seed, "synthetic", "truth")
-        self.weights, self.bias = truth.normal(size=(FEATURES, CLASSES)), truth.normal(size=CLASSES)
+        self.truth = np.concatenate([truth.normal(size=(FEATURES, CLASSES)), truth.normal(size=(1, CLASSES))])
         self.scale = np.arange(1, FEATURES + 1) ** -0.6  # the square root of diag(j^-1.2)
 
-    def client(self, number: int, check: Callable[[int], None] = lambda size: None) -> Pair:
-        """`check`: raises if there is no memory for so many examples."""
-        own = rng.stream(self.seed, "synthetic", "client", number)
-        centre = own.normal(own.normal(0.0, self.beta), 1.0, FEATURES)
-        size = max(10, round(min(PER_CLIENT * exp(min(self.theta * own.normal(), 30.0)), 1e15)))
-        check(size)
-        x = own.standard_normal((size, FEATURES))
-        x *= self.scale
-        x += centre
-        weights, bias = self.weights, self.bias
-        if self.alpha:
-            shift = own.normal(own.normal(0.0, self.alpha), 1.0, (FEATURES + 1, CLASSES))
-            weights, bias = weights + shift[:-1], bias + shift[-1]
-        y = np.argmax(x @ weights + bias, axis=1)
-        return torch.from_numpy(x).float(), torch.from_numpy(y)
+    def sizes(self, numbers: Integers) -> Integers:
+        if not self.theta:
+            return np.full(len(numbers), PER_CLIENT)
+        drawn = _sizes(philox.keys(self._seeds(numbers, "synthetic", "client"))).tolist()
+        found = [max(10, round(min(PER_CLIENT * exp(min(self.theta * z, 30.0)), 1e15))) for z in drawn]
+        return np.array(found, np.int64)
+
+    def examples(self, numbers: Integers, *roles: str) -> dict[str, Examples]:
+        """Of these clients, in these roles. Who has which role is drawn from a stream that all tasks use."""
+        sizes = self.sizes(numbers)
+        counts = {role: np.rint(sizes * share).astype(np.int64) for role, share in ROLES.items()}
+        counts["train"] = sizes - counts["test"] - counts["server"]
+        room = {role: int(count.sum()) if role in roles else 0 for role, count in counts.items()}
+        x = tuple(np.empty((size, FEATURES), np.float32) for size in room.values())
+        y = tuple(np.empty(size, np.int64) for size in room.values())
+        _draw(
+            philox.keys(self._seeds(numbers, "synthetic", "client")),
+            philox.keys(self._seeds(numbers, "split")),
+            np.stack(list(counts.values()), 1),
+            (self.alpha, self.beta),
+            self.truth,
+            self.scale,
+            *(x, y),
+        )
+        found = {}
+        for role, own_x, own_y in zip(ROLES, x, y, strict=True):
+            starts = np.concatenate([[0], counts[role].cumsum()])
+            found[role] = Examples(torch.from_numpy(own_x), torch.from_numpy(own_y), torch.from_numpy(starts))
+        return {role: found[role] for role in roles}
+
+    def _seeds(self, numbers: Integers, *names: str) -> npt.NDArray[np.uint64]:
+        return np.array([rng.key(self.seed, *names, number) for number in numbers.tolist()], np.uint64)
+
+
+@njit(cache=True)
+def _sizes(keys):  # type: ignore[no-untyped-def]  # numba infers
+    """The normal number of each client's size."""
+    first, found = np.empty(BEFORE_EXAMPLES), np.empty(len(keys))
+    for i in range(len(keys)):
+        words, at = philox.begun()
+        philox.normals(keys[i], words, at, first)
+        found[i] = first[-1]
+    return found
+
+
+@njit(cache=True)
+def _draw(keys, orders, counts, spreads, truth, scale, all_x, all_y):  # type: ignore[no-untyped-def]
+    """`counts`: examples of each client and role. Roles for which there is no room are left out."""
+    alpha, beta = spreads
+    first, shift = np.empty(BEFORE_EXAMPLES), np.empty(1 + truth.size)
+    centre, own, filled = np.empty(FEATURES), truth.copy(), np.zeros(len(all_x), np.int64)
+    scores = np.empty(CLASSES)
+    for i in range(len(keys)):
+        size = counts[i, 0] + counts[i, 1] + counts[i, 2]
+        x, order = np.empty(size * FEATURES), np.empty(size, np.int64)
+        words, at = philox.begun()
+        at = philox.normals(keys[i], words, at, first)
+        at = philox.normals(keys[i], words, at, x)
+        for j in range(FEATURES):
+            centre[j] = beta * first[0] + first[1 + j]
+        if alpha > 0:
+            philox.normals(keys[i], words, at, shift)
+            for j in range(truth.size):
+                own.flat[j] = truth.flat[j] + (alpha * shift[0] + shift[1 + j])
+        philox.permute(orders[i], order)
+        start = 0
+        for role in range(len(all_x)):
+            for place in range(counts[i, role] if len(all_y[role]) else 0):
+                example = order[start + place] * FEATURES
+                for j in range(FEATURES):
+                    value = x[example + j] * scale[j] + centre[j]
+                    x[example + j] = value
+                    all_x[role][filled[role], j] = value
+                _score(x[example : example + FEATURES], own, scores)
+                all_y[role][filled[role]] = np.argmax(scores)
+                filled[role] += 1
+            start += counts[i, role]
+
+
+@njit(cache=True)
+def _score(x, own, scores):  # type: ignore[no-untyped-def]  # numba infers
+    """Five features at a time, which a compiler does not do by itself."""
+    for label in range(CLASSES):
+        scores[label] = own[FEATURES, label]
+    for j in range(0, FEATURES, 5):
+        a, b, c, d, e = x[j], x[j + 1], x[j + 2], x[j + 3], x[j + 4]
+        for label in range(CLASSES):
+            scores[label] += (
+                a * own[j, label]
+                + b * own[j + 1, label]
+                + c * own[j + 2, label]
+                + d * own[j + 3, label]
+                + e * own[j + 4, label]
+            )
 
 
 def synthetic(
@@ -60,16 +140,11 @@ def synthetic(
     drawn = Synthetic(seed, alpha, beta, theta)
     who, instead, room = f"task.clients = {clients}: their examples", "use fewer clients", memory.available()
     memory.needs(BYTES * PER_CLIENT * clients, who, instead, room)
-    everybody: list[Pair] = []
-    examples = 0
-
-    def check(size: int) -> None:
-        memory.needs(BYTES * (examples + size), who, instead, room)
-
-    for i in range(clients):
-        everybody.append(drawn.client(i, check))
-        examples += len(everybody[-1][1])
-    return FederatedData.split(everybody, test=SHARES["test"], server=SHARES["server"], seed=seed)
+    numbers = np.arange(clients)
+    memory.needs(BYTES * int(drawn.sizes(numbers).sum()), who, instead, room)
+    made = drawn.examples(numbers, *ROLES)
+    train, test = ([made[role].client(i) for i in range(clients)] for role in ("train", "test"))
+    return FederatedData(train, test, (made["server"].x, made["server"].y), seed=seed)
 
 
 class SyntheticSource(ClientSource):
@@ -78,15 +153,11 @@ class SyntheticSource(ClientSource):
     def __init__(self, clients: int, seed: int, *spreads: float) -> None:
         self.clients, self.seed, self.drawn = clients, seed, Synthetic(seed, *spreads)
 
-    def fetch(self, number: int) -> ClientData:
-        parts = self._parts(number)
-        return ClientData(Examples.of_one(*parts["train"]), Examples.of_one(*parts["test"]))
+    def fetch(self, numbers: Integers) -> ClientData:
+        return ClientData(**self.drawn.examples(numbers, "train", "test"))
 
     def server(self) -> Given:
         chance = rng.stream(self.seed, "synthetic", "server")
         some = chance.choice(self.clients, min(SERVER_CLIENTS, self.clients), replace=False)
-        shares = [self._parts(number)["server"] for number in np.sort(some).tolist()]
-        return tuple(torch.cat(side) for side in zip(*shares, strict=True))
-
-    def _parts(self, number: int) -> dict[str, Pair]:
-        return split_client(number, self.drawn.client(number), SHARES, self.seed)
+        found = self.drawn.examples(np.sort(some), "server")["server"]
+        return found.x, found.y

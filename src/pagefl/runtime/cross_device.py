@@ -1,6 +1,6 @@
 """Simulations of federations that are too large for memory: the clients of one round are held at a time."""
 
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ from pagefl.core.algorithm import Algorithm
 from pagefl.core.arrays import Integers
 from pagefl.core.cohort import Cohort
 from pagefl.core.errors import UserError
-from pagefl.core.examples import ClientData, Examples
-from pagefl.core.holdings import Fetched
+from pagefl.core.examples import ClientData
+from pagefl.core.holdings import Delivery, Fetched
 from pagefl.core.memory import needs
 from pagefl.core.training import batches
 from pagefl.data.source import ClientSource
@@ -54,58 +54,35 @@ class CrossDevice(Simulation):
         self.block.store.saved()
 
 
-class Source:
-    """A source of clients, with a hold-out if the settings ask for one, and a fixed sample of its clients."""
-
-    def __init__(self, source: ClientSource, settings: Settings) -> None:
-        source.check()
-        self.source, self.share, self.seed = source, settings.holdout, settings.seed
-        self.sample = sample_of(source.clients, settings.seed)
-
-    def fetch(self, number: int) -> ClientData:
-        return self.kept.get(number) or self._fetch(number)
-
-    def _fetch(self, number: int) -> ClientData:
-        own = self.source.fetch(number)
-        return own.hold_out(self.share, self.seed, number) if self.share else own
-
-    @cached_property
-    def kept(self) -> dict[int, ClientData]:
-        """The sample's examples, which are needed again and again."""
-        return {number: self._fetch(number) for number in self.sample.tolist()}
-
-    @cached_property
-    def sampled(self) -> dict[str, Examples]:
-        """The same by role."""
-        found = [self.kept[number] for number in self.sample.tolist()]
-        return {role: Examples.of_owners([getattr(own, role) for own in found]) for role in ("train", "test")}
-
-    @property
-    def counted(self) -> dict[int, int]:
-        """Sizes of the sample's training data, by number."""
-        return dict(zip(self.sample.tolist(), self.sampled["train"].sizes.tolist(), strict=True))
-
-
 def simulate(
     task: Task, source: ClientSource, algorithm: Algorithm, settings: Settings, say: Say, folder: Path | None
 ) -> CrossDevice:
     """`folder`: for the rows that clients keep between rounds."""
     check(settings)
     paths.check_device(settings.device)
-    clients, cohort = Source(source, settings), largest_cohort(settings, source.clients)
+    source.check()
+    cohort = largest_cohort(settings, source.clients)
     module = task.fresh_module(settings.seed)
     width = sum(parameter.nbytes for parameter in module.parameters())
     who = f"{source.clients} clients, of whom {cohort} take part in a round"
     needs(BYTES * source.clients + width * cohort, who, "use fewer clients or a smaller participation")
-    begin = halves.start(module, algorithm, settings, clients.sampled["train"], say, task.loss)
-    room = cohort + len(clients.sample)
+
+    def fetch(numbers: Integers) -> ClientData:
+        own = source.fetch(numbers)
+        return own.hold_out(settings.holdout, settings.seed, numbers) if settings.holdout else own
+
+    sample = sample_of(source.clients, settings.seed)
+    sampled = fetch(sample)
+    begin = halves.start(module, algorithm, settings, sampled.train, say, task.loss)
+    room = cohort + len(sample)
     shared = SharedRows(folder)
     shared.check(begin.row.nbytes * room)
     present: Integers = shared([1 + room], dtype=torch.int64).numpy()
     fetched = Fetched(
-        clients.fetch, present, clients.counted, begin.model, begin.row, holds_out=bool(settings.holdout)
+        *(fetch, Delivery(sample, sampled), present, begin.model, begin.row),
+        holds_out=bool(settings.holdout),
     )
-    fetched.bring(clients.sample)
+    fetched.bring(sample)
     block = Cohort(
         *(begin.model, algorithm, fetched, begin.training),
         row=begin.row,
@@ -125,7 +102,8 @@ def simulate(
     )
     largest = int(fetched.sizes.max())
     batches.check_room(min(client_half.chunk, room), largest, settings.epochs, settings.batch_size)
-    return CrossDevice(server_half, client_half, block, clients.sampled, settings)
+    held = {"train": sampled.train, "test": sampled.test}
+    return CrossDevice(server_half, client_half, block, held, settings)
 
 
 def largest_cohort(settings: Settings, clients: int) -> int:
