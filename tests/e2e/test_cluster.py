@@ -18,7 +18,7 @@ import pagefl
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.errors import UserError
 from pagefl.game.players import PLAYERS
-from pagefl.runtime import cluster as clusters
+from pagefl.runtime import ray_blocks
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -43,9 +43,9 @@ def two_nodes():
 @pytest.fixture
 def pooled(two_nodes, monkeypatch):
     """Actors go from run to run: starting one takes longer than these runs."""
-    start = clusters.RayBlocks._start
-    monkeypatch.setattr(clusters.RayBlocks, "_start", lambda self: POOL.pop() if POOL else start(self))
-    monkeypatch.setattr(clusters.RayBlocks, "_end", lambda self, actor: POOL.append(actor))
+    start = ray_blocks.RayBlocks._start
+    monkeypatch.setattr(ray_blocks.RayBlocks, "_start", lambda self: POOL.pop() if POOL else start(self))
+    monkeypatch.setattr(ray_blocks.RayBlocks, "_end", lambda self, actor: POOL.append(actor))
     return two_nodes.address
 
 
@@ -201,8 +201,8 @@ def test_what_the_cluster_does_not_have_is_named(nodes, monkeypatch):
     own = {**settings(task={"name": "synthetic", "clients": CLIENTS}), "executor": "ray"}
     with pytest.raises(UserError, match=r"workers = 99: the Ray cluster has \d+ CPUs"):
         pagefl.run(**own, address=nodes.address, workers=99)
-    other = clusters.versions
-    monkeypatch.setattr(clusters, "versions", lambda how: {**other(how), "numba": "0.1"})
+    other = ray_blocks.versions
+    monkeypatch.setattr(ray_blocks, "versions", lambda how: {**other(how), "numba": "0.1"})
     with pytest.raises(UserError, match=r"actor 0 has numba .*, and this process has 0\.1"):
         pagefl.run(**own, address=nodes.address, workers=1)
 
