@@ -12,7 +12,7 @@ from torch import Tensor
 from . import checks, objective, personal
 from .algorithm import Algorithm, Facts, Local, State
 from .arrays import Floats, Integers, finite
-from .attempts import best_of, known
+from .attempts import best
 from .errors import UserError
 from .examples import Examples
 from .holdings import Holdings, class_counts
@@ -22,7 +22,6 @@ from .storage import Allocate, Storage, named
 from .training.model import Model
 from .training.stack import Stack, Training
 
-TRIES = 3  # of a client above its limit: each with a tenth of the learning rate
 STEPPED, STEPPED_CLIENTS = "stepped", "stepped_clients"
 
 
@@ -98,7 +97,7 @@ class Block:
                 adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
                 rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
             return self.model.score(rows, *self.data.of(job.kind, job.ids))
-        (outcome, added, _, gradients), played = self._trained(job)
+        (outcome, added, _, gradients), played = best(job, self._attempt)
         # an upload is often the personal model
         distinct = {id(rows): rows for rows in named(outcome).values()}.values()
         good = torch.stack([finite(rows) for rows in distinct]).all(0)
@@ -118,35 +117,6 @@ class Block:
         flags = good.cpu().numpy()
         kept = Played._make(values[flags] for values in played)
         return flags, test, train, upload, added[flags], kept, gradients, self._sizes(job.ids)
-
-    def _trained(self, job: Job) -> tuple[Attempt, Played]:
-        """The best attempt of each client: with its own lr and epochs, with its rival's, and, above its
-        limit, with smaller and smaller lr."""
-        made, count = self._attempt(job), len(job.ids)
-        played = Played(job.lr.copy(), job.epochs.copy(), np.ones(count), np.zeros(count))
-        if job.rivals is not None and (job.rivals.lr > 0).any():
-            trying = np.flatnonzero(job.rivals.lr > 0)
-            lr, epochs = job.rivals.lr[trying], job.rivals.epochs[trying]
-            second = self._again(job, trying, lr, epochs)
-            played.lead[trying] = known(made.objective[trying]) - known(second.objective)
-            made, better = best_of(made, trying, second)
-            played.lr[trying[better]], played.epochs[trying[better]] = lr[better], epochs[better]
-        if job.limits is None:
-            return made, played
-        again = np.flatnonzero(~(made.objective <= job.limits))
-        for _ in range(TRIES):
-            if not len(again):
-                break
-            second = self._again(job, again, played.lr[again] * 0.1, played.epochs[again])
-            made, better = best_of(made, again, second)
-            again = again[better]
-            played.lr[again] *= 0.1
-            played.shrunk[again] *= 0.1
-            again = again[~(made.objective[again] <= job.limits[again])]
-        return made, played
-
-    def _again(self, job: Job, places: Integers, lr: Floats, epochs: Integers) -> Attempt:
-        return self._attempt(job._replace(ids=job.ids[places], lr=lr, epochs=epochs))
 
     def _attempt(self, job: Job) -> Attempt:
         stack = self._stack(job, self.storage.kept)
