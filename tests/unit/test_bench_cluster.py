@@ -1,6 +1,7 @@
 """What `pagefl bench cluster` counts, against the arrays that pass through a stand-in for Ray."""
 
 import pickle
+from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
@@ -30,10 +31,10 @@ class StandIn:
         return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=lambda: Handle(self, kind())))
 
     def put(self, value):
-        return Stored(value)
+        return Stored(deepcopy(value))
 
     def get(self, value):
-        return value
+        return value.value if isinstance(value, Stored) else value
 
     def kill(self, actor):
         pass

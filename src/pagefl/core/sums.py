@@ -16,6 +16,7 @@ from torch import Tensor
 from .arrays import Integers
 
 COLUMNS = 512  # added up at a time, so that they stay in the cache
+JOINED = 2**16  # columns of subtrees that are joined at a time, without a copy of them all
 DEEPEST = 64  # levels of a tree whose leaves are numbered by 64 bits
 EXACT = (torch.float32, torch.float64)  # types that are added up as they are
 
@@ -27,18 +28,19 @@ class Parts(NamedTuple):
     rows: Tensor
 
 
-def weighted(rows: Tensor, places: Integers, numbers: Integers, weights: Tensor) -> Tensor:
+def weighted(
+    rows: Tensor, places: Integers, numbers: Integers, weights: Tensor, out: Tensor | None = None
+) -> Tensor:
     """The sum of weights[i] * rows[places[i]]. `numbers`: the clients' numbers, ascending."""
+    out = rows.new_empty(rows.shape[1:]) if out is None else out
+    if not len(places):
+        return out.zero_()
     if rows.device.type != "cpu" or rows.dtype not in EXACT:
         chosen = rows[torch.from_numpy(places)].cpu()
         held = chosen.to(torch.float32) if chosen.dtype not in EXACT else chosen
-        found = weighted(held, np.arange(len(places)), numbers, weights.cpu())
-        return found.to(rows)
-    flat = rows.flatten(1)
-    out = flat.new_empty(flat.shape[1]) if len(places) else flat.new_zeros(flat.shape[1])
-    if len(places):
-        _add_up(flat.numpy(), places, numbers, weights.to(flat.dtype).numpy(), out.numpy())
-    return out.view(rows.shape[1:])
+        return out.copy_(weighted(held, np.arange(len(places)), numbers, weights.cpu()))
+    _add_up(rows.flatten(1).numpy(), places, numbers, weights.to(rows.dtype).numpy(), out.view(-1).numpy())
+    return out
 
 
 def partly(rows: Tensor, first: int, numbers: Integers, weights: Tensor) -> Parts:
@@ -46,23 +48,24 @@ def partly(rows: Tensor, first: int, numbers: Integers, weights: Tensor) -> Part
 
     `numbers`: the clients to add up, ascending.
     """
-    found, chosen = [], []
-    for start, stop in subtrees(first, first + len(rows)):
-        low, high = np.searchsorted(numbers, [start, stop])
-        if low < high:
-            own = numbers[low:high]
-            found.append(weighted(rows, own - first, own, weights[low:high]))
-            chosen.append(int(own[0]))
-    shape = [0, *rows.shape[1:]]
-    return Parts(np.array(chosen, np.int64), torch.stack(found) if found else rows.new_zeros(shape))
+    bounds = [np.searchsorted(numbers, tree) for tree in subtrees(first, first + len(rows))]
+    spans = [(int(low), int(high)) for low, high in bounds if low < high]
+    found = rows.new_empty([len(spans), *rows.shape[1:]])
+    for row, (low, high) in zip(found, spans, strict=True):
+        weighted(rows, numbers[low:high] - first, numbers[low:high], weights[low:high], row)
+    return Parts(np.array([numbers[low] for low, _ in spans], np.int64), found)
 
 
 def joined(parts: list[Parts]) -> Tensor:
     """The sum of subtrees, whatever the order in which they arrive."""
     numbers = np.concatenate([part.numbers for part in parts])
-    rows = torch.cat([part.rows for part in parts])
-    order = np.argsort(numbers)
-    return weighted(rows, order, numbers[order], torch.ones(len(order)))
+    order, rows = np.argsort(numbers), [part.rows.flatten(1) for part in parts]
+    found = rows[0].new_empty(parts[0].rows.shape[1:])
+    for start in range(0, found.numel(), JOINED):
+        block = torch.cat([own[:, start : start + JOINED] for own in rows])
+        out = found.view(-1)[start : start + JOINED]
+        weighted(block, order, numbers[order], torch.ones(len(order)), out)
+    return found
 
 
 def subtrees(start: int, stop: int) -> list[tuple[int, int]]:

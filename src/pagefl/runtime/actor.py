@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pagefl.core import jobs, server, sums
 from pagefl.core.algorithm import Algorithm, State
@@ -44,7 +44,7 @@ class Actor:
     def __init__(self) -> None:
         one_thread()
         keep_memory()
-        # What arrives lies in Ray's store and cannot be written to. Nobody does.
+        # Jobs lie in Ray's store as well, and nobody writes to them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
     def build(self, given: Given, first: int, data: Mapping[str, Any]) -> tuple[bool, Any]:
@@ -76,9 +76,9 @@ class Actor:
 
     def run(self, sent: Arrays, wanted: Sequence[jobs.Job | server.Job]) -> tuple[bool, Any]:
         """The answers, or what is wrong."""
-        received = tensors(sent)
-        self.block.receive(received)
-        self.server.sent = {name: value[None] for name, value in received.items()}
+        # Where it lies: a copy of a large model takes as long as a part of its training.
+        self.block.sent = {name: value[None] for name, value in tensors(sent).items()}
+        self.server.sent = dict(self.block.sent)
         try:
             with memory_errors_named():
                 return True, [self._work(job) for job in wanted]
@@ -120,7 +120,7 @@ def parts(examples: Examples) -> dict[str, Any]:
 
 
 def _examples(parts: Mapping[str, Any]) -> Examples:
-    x, y, starts = (torch.from_numpy(parts[name]) for name in ("x", "y", "starts"))
+    x, y, starts = (tensor(parts[name]) for name in ("x", "y", "starts"))
     return Examples(x, y, starts, parts["augment"], parts["in_order"])
 
 
@@ -128,5 +128,12 @@ def arrays(state: State) -> Arrays:
     return {name: value.numpy() for name, value in state.items()}
 
 
+def tensor(value: np.ndarray) -> Tensor:
+    """Where it lies: in Ray's store, which cannot be written to. Nobody does, and torch need not warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(value)
+
+
 def tensors(arrays: Arrays) -> State:
-    return {name: torch.from_numpy(value) for name, value in arrays.items()}
+    return {name: tensor(value) for name, value in arrays.items()}

@@ -19,7 +19,7 @@ from pagefl.core.examples import Splits
 from pagefl.core.memory import available
 
 from . import halves
-from .actor import Actor, Given, arrays, parts, versions
+from .actor import Actor, Given, arrays, parts, tensor, tensors, versions
 from .halves import Say, Start
 from .ray_connection import connect
 
@@ -93,9 +93,9 @@ class RayBlocks:
     def receive(self, sent: State) -> None:
         """Put what the server sends into the object store, once."""
         if self.sent is None or any(not torch.equal(self.sent[0][name], sent[name]) for name in sent):
-            self.sent = {name: value.clone() for name, value in sent.items()}, None
             with self._store_named():
-                self.sent = self.sent[0], self.ray.put(arrays(self.sent[0]))
+                stored = self.ray.put(arrays(sent))
+                self.sent = tensors(self.ray.get(stored)), stored  # where it lies: this is no copy
             self.moved += len(self.actors) * _size(arrays(self.sent[0]))
 
     def run(self, wanted: list[jobs.Job]) -> list[object]:
@@ -129,17 +129,15 @@ class RayBlocks:
     def rows(self, name: str, ids: Integers) -> Tensor:
         divided = self._divided(ids) or {0: ids}  # of nobody: rows of the right shape
         found = self._ask({who: ("rows", name, own) for who, own in divided.items()})
-        return torch.cat([torch.from_numpy(found[who].copy()) for who in sorted(found)])
+        return torch.cat([tensor(found[who]) for who in sorted(found)])
 
     def sum(self, name: str, ids: Integers, weights: Tensor) -> Tensor:
         shares, at = {}, 0
-        for who, own in self._divided(ids).items():
+        for who, own in (self._divided(ids) or {0: ids}).items():
             shares[who] = ("sum", name, own, weights[at : at + len(own)].numpy())
             at += len(own)
         found = self._ask(shares)
-        return sums.joined(
-            [sums.Parts(numbers, torch.from_numpy(rows.copy())) for numbers, rows in found.values()]
-        )
+        return sums.joined([sums.Parts(numbers, tensor(rows)) for numbers, rows in found.values()])
 
     def state(self, stepped: bool) -> State:
         found = self._ask(dict.fromkeys(range(len(self.bounds)), ("state", stepped)))
