@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import pairwise
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from pagefl.core.memory import available
 from . import halves
 from .actor import Actor, Given, arrays, parts, tensor, tensors, versions
 from .halves import Say, Start
+from .own_code import own_modules
 from .ray_connection import connect
 
 MOST_DEATHS = 3  # of actors of one block in a row
@@ -53,8 +54,15 @@ class RayBlocks:
         clients = len(data.train)
         own = begin.settings.model_copy(update={"path": begin.model.path})
         batch = data.train.first(own.batch_size)
-        self._by_value(begin.algorithm, module, data.train.augment, begin.loss)
-        self.given = self.ray.put(Given(module, begin.algorithm, own, batch, clients, begin.loss))
+        for name in own_modules(begin.algorithm, data.train.augment, begin.loss, *module.modules()):
+            self.ray.cloudpickle.register_pickle_by_value(sys.modules[name])
+        try:
+            self.given = self.ray.put(Given(module, begin.algorithm, own, batch, clients, begin.loss))
+        except (TypeError, AttributeError, PicklingError) as error:
+            raise UserError(
+                "executor = ray: the algorithm, module, loss or augmentation cannot be sent to an actor "
+                f"({_first_line(error)}); they must not hold locks, open files or connections"
+            ) from error
         self.sizes: Integers = data.train.sizes.numpy()
         self.numbers: Integers = np.arange(clients)
         self.bounds = shares(clients, halves.group_of(begin, clients), self._count())
@@ -248,15 +256,6 @@ class RayBlocks:
 
     def _owner(self, client: int) -> int:
         return next(who for who, (_, stop) in enumerate(self.bounds) if client < stop)
-
-    def _by_value(self, *objects: object) -> None:
-        """A user's own code need not be installed on the other machines."""
-        for own in objects:
-            while isinstance(own, partial):
-                own = own.func
-            name = getattr(own, "__module__", None) or "builtins"
-            if name.partition(".")[0] not in ("pagefl", "torch", "__main__", "builtins"):
-                self.ray.cloudpickle.register_pickle_by_value(sys.modules[name])
 
     def _count(self) -> int:
         """Actors that the cluster has room for."""
