@@ -97,7 +97,7 @@ def of_block(block: Block, found: Sequence[Found]) -> list[Table]:
             made += [differences(block.title, summary)] if len(frames) > 1 else []
             continue
         if shows == "attacks":
-            made.append(attacks(block.title, summary))
+            made += [attacks(block.title, summary, side) for side in SIDES]
             continue
         table = TABLES[shows](block.title, summary)
         ours = {row[0]: row for row in table.rows}
@@ -167,9 +167,9 @@ def differences(title: str, summary: pd.DataFrame) -> Table:
     )
 
 
-def attacks(title: str, summary: pd.DataFrame) -> Table:
-    """A row for each defence and a column for each attack: global accuracy, and what the worst one costs."""
-    means = {row["method"]: 100 * row["global_last_mean"] for row in _rows(summary)}
+def attacks(title: str, summary: pd.DataFrame, side: str = "global") -> Table:
+    """A row for each defence and a column for each attack: one accuracy, and what the worst attack costs."""
+    means = {row["method"]: 100 * row[f"{side}_last_mean"] for row in _rows(summary)}
     found: dict[str, dict[str, float]] = {}
     for label, mean in means.items():
         defence, _, attack = label.partition(UNDER)
@@ -182,7 +182,7 @@ def attacks(title: str, summary: pd.DataFrame) -> Table:
         rows.append(
             [defence, *(f"{own[name]:.1f}" if name in own else DASH for name in names), f"{worst:.1f}", lost]
         )
-    return Table(f"{title}: global accuracy under attack", ["", *names, "worst", "lost"], rows)
+    return Table(f"{title}: {side} accuracy under attack", ["", *names, "worst", "lost"], rows)
 
 
 TABLES: dict[Columns, Callable[[str, pd.DataFrame], Table]] = {
