@@ -21,6 +21,7 @@ from pagefl.reports import html, verdict
 from pagefl.reports.html import Reported, last_clients
 from pagefl.reports.notebook import CellProgress, Run, in_notebook
 from pagefl.runtime import binding, checkpoint, demand, halves, record
+from pagefl.runtime.devices import check_simulated
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
 from pagefl.runtime.hostile import check_not_attacked
@@ -226,6 +227,7 @@ def environment(kind: str = "aec", spec: str | Path | None = None, **settings: A
             "did; expected 0"
         )
     check_not_attacked(first, "an environment")
+    check_simulated(first, "an environment")
 
     def make(seed: int) -> Any:
         own = first.model_copy(update={"seed": seed})

@@ -9,6 +9,7 @@ from torch import nn
 
 from pagefl.bench import clock, flops
 from pagefl.bench.workloads import LOGISTIC
+from pagefl.core.flops import of_example
 from pagefl.experiments.builders import synthetic
 from pagefl.models.lstm import lstm
 from pagefl.runtime.settings import Settings
@@ -56,7 +57,7 @@ class Counted(nn.Module):
 
 def test_products_with_padding_are_not_counted():
     conv, head = 2 * 7, 2 * 3 * 2
-    found = flops.of_example(Counted(), torch.zeros(1, 1, 1, 3))
+    found = of_example(Counted(), torch.zeros(1, 1, 1, 3))
     assert found.evaluation == conv + head
     assert found.training == 2 * conv + 3 * head  # nobody needs the gradient of the pixels
 
@@ -77,16 +78,14 @@ def loops(module, side):
 )
 def test_convolutions_are_counted_as_loops_would_do_them(size, stride, padding):
     conv = nn.Conv2d(3, 4, size, stride, padding, bias=False)
-    found = flops.of_example(conv, torch.zeros(1, 3, 8, 8))
+    found = of_example(conv, torch.zeros(1, 3, 8, 8))
     assert found == (2 * found.evaluation, 2 * loops(conv, 8))
 
 
 def test_lstm_is_counted():
     """Two layers of 80 steps: four gates each, of the input and of the hidden state."""
     gates = 4 * 100 * (8 + 100) + 4 * 100 * (100 + 100)
-    assert flops.of_example(lstm(), torch.zeros(1, 80, dtype=torch.uint8)).evaluation == 2 * (
-        80 * gates + 100 * 80
-    )
+    assert of_example(lstm(), torch.zeros(1, 80, dtype=torch.uint8)).evaluation == 2 * (80 * gates + 100 * 80)
 
 
 def test_a_round_is_training_and_evaluation():

@@ -5,6 +5,7 @@ Processes are in e2e.
 
 import stat
 from functools import cache
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -39,15 +40,17 @@ from pagefl.runtime import checkpoint, loop
 from pagefl.runtime.simulation import split
 from pagefl.trust.privacy.randomness import Simulated
 
+MEASURED = ("seconds", "missing", "late", "clock", "device_seconds")
+
 
 def numbers(rounds):
-    """Every number of every round but its seconds, flat, for pytest.approx."""
+    """Every number of every round but what is measured, flat, for pytest.approx."""
     found = {}
     for entry in rounds:
         tables = {"": entry, "payoffs.": entry["payoffs"], "agents.": entry["agents"]}
         for prefix, table in tables.items():
             for name, value in table.items():
-                if isinstance(value, int | float) and name not in ("seconds", "missing", "late"):
+                if isinstance(value, int | float) and name not in MEASURED:
                     found[f"{entry['round']} {prefix}{name}"] = value
     return found
 
@@ -96,6 +99,21 @@ def test_decay_and_momentum_reach_the_nodes(tmp_path):
     plain = pagefl.run(spec_of())
     assert torch.allclose(deployed.state["server.model"], simulated.state["server.model"], atol=1e-6)
     assert not torch.allclose(plain.state["server.model"], simulated.state["server.model"], atol=1e-3)
+
+
+def test_time_is_measured_and_goes_on_after_a_restart(tmp_path):
+    begun = monotonic()
+    found = deploy(spec_of(rounds=2), tmp_path).history
+    longer = deploy(spec_of(rounds=2), tmp_path).history
+    assert longer.clock.tolist() == found.clock.tolist()
+    assert 0 < found.clock[0] < found.clock[1] <= monotonic() - begun
+    assert (found.device_seconds > 0).all()
+    assert "energy" not in found
+
+
+def test_simulated_devices_are_for_simulations(tmp_path):
+    with pytest.raises(UserError, match="time is simulated by `pagefl run` alone"):
+        deploy(spec_of(devices={"name": "phones"}), tmp_path)
 
 
 @pytest.mark.parametrize("task", ["synthetic", "synthetic-mlp"])
@@ -485,7 +503,7 @@ def test_the_server_learns_what_the_spec_says_and_no_more(tmp_path):
         return content
 
     deployed = deploy(spec, tmp_path, tamper={0: look})
-    assert seen == [{"size", "lr", "epochs", "gradients"}] * 5
+    assert seen == [{"size", "lr", "epochs", "gradients", "seconds"}] * 5
     last = deployed.rounds[-1]
     assert last["mean_epochs"] is not None
     assert last["local_accuracy"] is last["reward_clients"] is last["train_loss"] is None

@@ -17,6 +17,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from pagefl.core.examples import Examples
+from pagefl.core.flops import of_example
 from pagefl.core.training import batches
 from pagefl.core.training.descent import Descent
 from pagefl.core.training.model import Model
@@ -76,7 +77,7 @@ def measure(number: int, quick: bool) -> list[dict[str, Any]]:
     models = PlanModel(module, train.x[:batch_size]), NaturalRows(module)
     plan, rows = ((model, model.layout.row(module)[None]) for model in models)
     descent, client = _epoch(train, batch_size), torch.tensor([0])
-    cost = flops.of_example(module, train.x[:1])
+    cost = of_example(module, train.x[:1])
     works: dict[str, tuple[Work, int]] = {
         "training": (lambda model, row: model.descend(row, descent), cost.training),
         "evaluation": (lambda model, row: model.score(row, train, client), cost.evaluation),

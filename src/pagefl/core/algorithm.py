@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 State = dict[str, Tensor]
 
 
+def bytes_of(*states: State) -> int:
+    """Of these tensors."""
+    return sum(value.nbytes for state in states for value in state.values())
+
+
 class Facts(NamedTuple):
     """What clients know of their own data, and the federation's mean size."""
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # seconds, which the console does not need
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 def finite(rows: "Tensor") -> "Tensor":

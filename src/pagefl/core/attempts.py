@@ -51,11 +51,12 @@ def _known(objective: Floats) -> Floats:
 def _better(made: Attempt, places: Integers, second: Attempt) -> tuple[Attempt, Integers]:
     """The better of two attempts for each of these clients, and which of them the second is better for."""
     better = np.flatnonzero(~(made.objective[places] <= second.objective))
-    chosen, gradients = places[better], made.gradients + second.gradients
+    chosen, evaluated = places[better], made.evaluated.copy()
+    evaluated[places] += second.evaluated
     added, objective = made.added.copy(), made.objective.copy()
     added[chosen], objective[chosen] = second.added[better], second.objective[better]
     return Attempt(
-        _replaced(made.outcome, chosen, second.outcome, better), added, objective, gradients
+        _replaced(made.outcome, chosen, second.outcome, better), added, objective, evaluated
     ), better
 
 

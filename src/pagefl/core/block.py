@@ -97,7 +97,7 @@ class Block:
                 adapted = self.algorithm.adapt(self._stack(job, self.storage.kept))
                 rows = checks.adapted(self.algorithm, adapted, len(ids), self.model.layout.width)
             return self.model.score(rows, *self.data.of(job.kind, job.ids))
-        (outcome, added, _, gradients), played = best(job, self._attempt)
+        (outcome, added, _, evaluated), played = best(job, self._attempt)
         # an upload is often the personal model
         distinct = {id(rows): rows for rows in named(outcome).values()}.values()
         good = torch.stack([finite(rows) for rows in distinct]).all(0)
@@ -116,7 +116,7 @@ class Block:
             upload = self.model.score(uploaded[chosen], *self.data.of(job.uploads, ids.numpy()))
         flags = good.cpu().numpy()
         kept = Played._make(values[flags] for values in played)
-        return flags, test, train, upload, added[flags], kept, gradients, self._sizes(job.ids)
+        return flags, test, train, upload, added[flags], kept, evaluated, self._sizes(job.ids)
 
     def _attempt(self, job: Job) -> Attempt:
         stack = self._stack(job, self.storage.kept)
@@ -126,7 +126,7 @@ class Block:
             added = self._added(stack, outcome)
         if job.uploads and (job.limits is not None or job.rivals is not None):
             total = self._uploaded_loss(job, outcome, job.uploads) + added
-        return Attempt(outcome, added, total, stack.gradients)
+        return Attempt(outcome, added, total, stack.evaluated)
 
     def _local(self, stack: Stack) -> Local:
         outcome = self.algorithm.local(stack)

@@ -140,7 +140,7 @@ class ClientHalf:
         else:
             answers = self.block.run(jobs + evaluations)
             judged = answers[len(jobs) :]
-        flags, tests, trains, uploaded, changes, plays, gradients, sizes = zip(
+        flags, tests, trains, uploaded, changes, plays, evaluated, sizes = zip(
             nothing_trained(), *answers[: len(jobs)], strict=True
         )
         good = np.concatenate(flags)
@@ -154,7 +154,8 @@ class ClientHalf:
         for known, found in zip(shared, join([unknown(0), *judged]), strict=True):
             known[before] = found
         bad = np.sort(ids[order][~good])
-        return Trained(trained[back], bad, test, train, upload, added, played, shared, sum(gradients))
+        gradients = np.concatenate(evaluated)[np.argsort(order)]
+        return Trained(trained[back], bad, test, train, upload, added, played, shared, gradients)
 
     def try_steps(self, round: int, lr: float, epochs: int) -> Trials:
         """Every choice of a personal step around this lr and these epochs, on each client's hold-out."""
@@ -205,4 +206,13 @@ def nothing_trained() -> tuple[object, ...]:
     """The answer of a job without clients: in some rounds nobody takes part."""
     none = np.empty(0)
     played = Played(none, np.empty(0, np.int64), none, none)
-    return np.empty(0, bool), unknown(0), unknown(0), unknown(0), none, played, 0, np.empty(0, np.int64)
+    return (
+        np.empty(0, bool),
+        unknown(0),
+        unknown(0),
+        unknown(0),
+        none,
+        played,
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+    )

@@ -26,7 +26,7 @@ class Attempt(NamedTuple):
     outcome: Local
     added: Floats  # by how much what the algorithm adds to losses has changed
     objective: Floats  # losses of uploads and what is added; NaN for who diverged
-    gradients: int
+    evaluated: Integers  # gradients, in examples
 
 
 class Played(NamedTuple):
@@ -66,7 +66,11 @@ class Trained(NamedTuple):
     added: Floats  # by how much what the algorithm adds to their loss has changed, where it was asked for
     played: Played
     before: Scores  # the shared model on test data, an entry for every client of the block; NaN: not asked
-    gradients: int  # evaluated by those that trained, in examples
+    evaluated: Integers  # gradients of all that were asked, in examples, in the order of their ids
+
+    @property
+    def gradients(self) -> int:
+        return int(self.evaluated.sum())
 
 
 def group_size(clients: int, groups: int, chunk: int) -> int:

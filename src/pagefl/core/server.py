@@ -14,6 +14,7 @@ from .block import adapts
 from .evaluate import Scores
 from .examples import Examples, ServerData
 from .jobs import EVALUATED_TOGETHER, in_parts, join, pieces
+from .participants import count_of, drawn
 from .storage import Allocate
 from .training.descent import Batch
 from .training.model import Model
@@ -93,11 +94,7 @@ class ServerHalf:
     def participants(self, round: int, share: float) -> Integers:
         if self.chances is not None:
             return np.flatnonzero(self.chances(round, self.clients) < share)
-        count = max(1, int(share * self.clients + 0.5))
-        drawn = rng.stream(self.training.seed, "participants", round).choice(
-            self.clients, count, replace=False
-        )
-        return np.sort(drawn)
+        return drawn(self.training.seed, round, self.clients, count_of(share, self.clients))
 
     def receive(self, ids: Integers, uploads: State) -> None:
         """Uploads that came from elsewhere, a row for each of these clients."""

@@ -1,6 +1,7 @@
 """Node: one client beside its data. It plays the clients' turn and keeps its state on its own disk."""
 
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ PERSONAL = "personal"  # folder of the client's own model, after the personal st
 TELLS = {  # what a spec may let a client report, besides its upload and its number of examples
     "accuracy": ("test_accuracy", "before_accuracy"),
     "loss": ("test_loss", "before_loss", "train_loss"),
-    "moves": ("lr", "epochs", "gradients"),
+    "moves": ("lr", "epochs", "gradients", "seconds"),
     "rewards": ("reward", "critic_loss", "actor_loss"),
     "holdout": (),
 }
@@ -83,7 +84,9 @@ class Node:
         # Locked: a process that a killed node left behind may still be running.
         with RunDirectory(self.folder).alone(), one_numeric_mode():
             self._load(orders.round)
+            begun = perf_counter()
             answer = self.leaders.answer(orders)
+            answer.told["seconds"][:] = perf_counter() - begun
             self._save(orders.round)
         experience = self.leaders.policy.experience(np.array([0]))
         upload = {name: rows[0] for name, rows in {**self.block.storage.uploads, **experience}.items()}

@@ -20,6 +20,7 @@ from pagefl.game.follower import Follower
 from pagefl.game.game import Game
 from pagefl.game.leaders import pays
 from pagefl.runtime import halves, privacy
+from pagefl.runtime.devices import check_simulated
 from pagefl.runtime.directory import SPEC, RunDirectory
 from pagefl.runtime.halves import Say
 from pagefl.runtime.hostile import check_not_attacked
@@ -34,6 +35,7 @@ from .introductions import Network
 from .node import told_by
 from .remote import RemoteClients
 from .secagg.server import secure_clients
+from .wall_clock import WallClock
 
 BYTES = 8  # of one number of an upload, at most
 BYTES_BESIDE = 1_000_000  # of a reply, besides its upload
@@ -91,7 +93,8 @@ def serve(
         examples = parties.read_server(data)
         begin = halves.start(task.fresh_module(spec.seed), spec.make_algorithm(), spec, examples.game, say)
         half, terms = halves.server_half(begin, examples, clients), halves.terms_of(spec)
-        follower = Follower(half, players.server_policy(halves.setup_of(spec, clients)), terms)
+        clock = WallClock(half, terms.participation)
+        follower = Follower(half, players.server_policy(halves.setup_of(spec, clients)), terms, clock=clock)
         policy = players.client_policy(halves.setup_of(spec, 1))
         privacy.check_players(spec, follower.policy, policy)
         experience = policy.experience(np.array([0]))
@@ -155,6 +158,7 @@ def _check(spec: RunSpec, out: Path) -> None:
             'personal.when = "never"'
         )
     check_not_attacked(spec, "a deployment")
+    check_simulated(spec, "a deployment")
     if (out / SPEC).exists() and (out / SPEC).read_text() != spec.toml():
         raise UserError(f"{out} holds a run of another spec; choose another directory")
 

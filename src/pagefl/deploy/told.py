@@ -11,6 +11,7 @@ RANGES = {
     "number": (0, 1e9),
     "size": (1, 1e9),
     "gradients": (0, 1e15),
+    "seconds": (0, 1e9),
     **dict.fromkeys(("test_accuracy", "before_accuracy", "personal_accuracy"), ACCURACY),
     **dict.fromkeys(("test_loss", "before_loss", "train_loss", *HOLDOUT), LOSS),
     "lr": (1e-12, 1e6),
@@ -21,7 +22,8 @@ RANGES = {
 WHOLE = ("number", "size", "epochs", "gradients")
 NOT_JUDGED = {"test_accuracy", "test_loss", "before_accuracy", "before_loss"}  # in rounds without accuracies
 UNTOLD_IN_A_ROUND = {"critic_loss", "actor_loss"}  # not before an agent learns, nor without agents
-UNTOLD_AT_FIRST = {"lr", "epochs", "gradients", "reward", *UNTOLD_IN_A_ROUND}  # nothing has been played yet
+# nothing has been played yet
+UNTOLD_AT_FIRST = {"lr", "epochs", "gradients", "seconds", "reward"} | UNTOLD_IN_A_ROUND
 
 
 def implausible(told: Mapping[str, float], untold: Set[str]) -> str | None:

@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pagefl.core import rng
-from pagefl.core.arrays import Floats, Integers
+from pagefl.core.arrays import Flags, Floats, Integers
 
 HOUR, DAY = 3600.0, 24.0  # seconds of an hour, hours of a day
+EARLY = 1e-9  # hours: rounding must not shut out who has just become available
 REFERENCE = 1e9  # training FLOPs per example of the model that a fleet's seconds per example are of
 
 # FedScale's computing times: 0.005 s × lognormal(1, 0.6) an example, the numbers of the underlying normal.
@@ -33,11 +34,11 @@ class Devices(NamedTuple):
     opens: Floats  # hour of the simulated day from which it is available
     hours: Floats  # for how many hours of a day; 24 for always
 
-    def available(self, clock: float) -> np.ndarray:
+    def available(self, clock: float | Floats) -> Flags:
         """Whether each of them is, so many seconds after the start."""
-        return (self.hours >= DAY) | (((clock / HOUR - self.opens) % DAY) < self.hours)
+        return np.asarray((self.hours >= DAY) | ((clock / HOUR - self.opens + EARLY) % DAY < self.hours))
 
-    def wait(self, clock: float) -> Floats:
+    def wait(self, clock: float | Floats) -> Floats:
         """Seconds until each of them is available."""
         until = (self.opens - clock / HOUR) % DAY * HOUR
         return np.where(self.available(clock), 0.0, until)
@@ -52,6 +53,10 @@ class Fleet(Protocol):
     def sleeps(self) -> bool:
         """Whether some devices are not always available."""
 
+    @property
+    def facts(self) -> bytes:
+        """What tells it from others."""
+
     def of(self, clients: Integers) -> Devices:
         """The devices of these clients."""
 
@@ -65,11 +70,15 @@ class Equal:
     classes = ("phone",)
     sleeps = False
 
+    @property
+    def facts(self) -> bytes:
+        return repr(self).encode()
+
     def of(self, clients: Integers) -> Devices:
         count = len(clients)
         values = (self.scale * SECONDS * np.exp(LOG_SECONDS), UP, DOWN, WATTS)
         numbers = [np.full(count, value) for value in values]
-        return Devices(*numbers, np.zeros(count, np.int64), np.zeros(count), np.full(count, DAY))
+        return Devices._make([*numbers, np.zeros(count, np.int64), np.zeros(count), np.full(count, DAY)])
 
 
 @dataclass(frozen=True)
@@ -78,9 +87,17 @@ class Phones:
 
     seed: int
     scale: float = 1.0
+    hours: float = HOURS  # of a day, in which a phone is available
 
     classes = ("fast", "medium", "slow")
-    sleeps = True
+
+    @property
+    def sleeps(self) -> bool:
+        return self.hours < DAY
+
+    @property
+    def facts(self) -> bytes:
+        return repr(self).encode()
 
     def of(self, clients: Integers) -> Devices:
         keys = rng.keys(self.seed, "device", 0, clients.tolist())
@@ -93,11 +110,11 @@ class Phones:
             np.full(len(clients), WATTS),
             np.searchsorted([-THIRD, THIRD], speed),
             DAY * rng.uniforms(rng.keys(self.seed, "device's night", 0, clients.tolist()), 1)[:, 0],
-            np.full(len(clients), HOURS),
+            np.full(len(clients), self.hours),
         )
 
 
-FLEETS: dict[str, Callable[[int, float], Fleet]] = {
-    "equal": lambda seed, scale: Equal(scale),
+FLEETS: dict[str, Callable[[int, float, float], Fleet]] = {  # of a seed, a scale, and hours
+    "equal": lambda seed, scale, hours: Equal(scale),
     "phones": Phones,
 }

@@ -11,7 +11,7 @@ from pagefl.core.arrays import Integers
 from pagefl.core.errors import UserError, shown
 from pagefl.core.files import regular
 
-from .fleet import DAY, WATTS, Devices
+from .fleet import DAY, WATTS, Devices, Fleet
 
 LARGEST = 200_000_000  # bytes of a file
 NUMBERS = {  # column: the least, the most, and what it is without a column (None: it must be there)
@@ -35,8 +35,17 @@ class Table:
     def sleeps(self) -> bool:
         return bool((self.devices.hours < DAY).any())
 
+    @property
+    def facts(self) -> bytes:
+        return b"".join(column.tobytes() for column in self.devices)
+
     def of(self, clients: Integers) -> Devices:
-        return Devices(*(column[clients] for column in self.devices))
+        return Devices._make(column[clients] for column in self.devices)
+
+
+def held(fleet: Fleet, clients: int) -> Table:
+    """The same devices, looked up once."""
+    return Table(fleet.of(np.arange(clients)), fleet.classes)
 
 
 def read(path: Path, clients: int) -> Table:
@@ -72,10 +81,8 @@ def read(path: Path, clients: int) -> Table:
     kinds = [name.strip() for name in columns.get(CLASS, [USUAL] * clients)]
     classes = _classes(path, kinds, numbers["seconds"])
     kind = np.array([classes.index(name) for name in kinds], np.int64)
-    order = ("seconds", "up", "down", "watts")
-    return Table(
-        Devices(*(numbers[name] for name in order), kind, numbers["from"], numbers["hours"]), classes
-    )
+    own = [numbers[name] for name in ("seconds", "up", "down", "watts")]
+    return Table(Devices._make([*own, kind, numbers["from"], numbers["hours"]]), classes)
 
 
 def _check_header(path: Path, header: list[str]) -> None:

@@ -13,6 +13,7 @@ from pagefl.runtime.settings import (
     AttackSettings,
     DefenceSettings,
     DeploySettings,
+    DevicesSettings,
     PersonalSettings,
     PrivacySettings,
 )
@@ -80,6 +81,7 @@ def every() -> dict[str, list[Setting]]:
     found = {"run": of_model(RunSpec), "personal": of_model(PersonalSettings, "personal.")}
     found |= {"privacy": of_model(PrivacySettings, "privacy."), "deploy": of_model(DeploySettings, "deploy.")}
     found |= {"defence": of_model(DefenceSettings, "defence."), "attack": of_model(AttackSettings, "attack.")}
+    found |= {"devices": of_model(DevicesSettings, "devices.")}
     found |= {f"task {name}": of_builder(builder, "task.") for name, builder in BUILDERS.items()}
     found |= {f"algorithm {name}": of_builder(builder, "algorithm.") for name, builder in ALGORITHMS.items()}
     found |= {f"players {name}": of_builder(builder, "players.") for name, builder in PLAYERS.items()}

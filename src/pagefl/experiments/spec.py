@@ -22,7 +22,7 @@ from pagefl.core.files import regular
 from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Players
 from pagefl.game.rewards import DemandRatio
-from pagefl.runtime import privacy
+from pagefl.runtime import devices, privacy
 from pagefl.runtime.settings import Settings
 from pagefl.runtime.task import Task
 
@@ -32,7 +32,14 @@ from .tasks import BUILDERS, TASKS, players_of
 Raw = dict[str, Any]
 Kind = TypeVar("Kind", bound=BaseModel)
 TABLES = ("task", "algorithm", "players")
-OF_SETTINGS = ("personal", "privacy", "deploy", "defence", "attack")  # tables of the run's own settings
+OF_SETTINGS = (
+    "personal",
+    "privacy",
+    "deploy",
+    "defence",
+    "attack",
+    "devices",
+)  # tables of the run's own settings
 LARGEST = 1_000_000  # bytes of the largest spec file
 DEEPEST = 20  # levels of tables and lists in a spec
 OLD_NAMES = {"landing": "decay"}  # players' settings, as version 0.1.0 called them
@@ -77,6 +84,10 @@ class RunSpec(Settings):
             )
         if players == "fixed" and self.freeze:
             said.append(f"freeze = {self.freeze}: fixed players change no factor; it changes nothing")
+        needed = {"scaled": self.devices.name != "none", "partial": self.devices.deadline > 0}
+        if not needed.get(players, True):
+            missing = "simulated devices" if players == "scaled" else "devices and their deadline"
+            said.append(f"players = {players}: without {missing}, they play as fixed")
         return said
 
     def toml(self) -> str:
@@ -129,6 +140,7 @@ def resolve(
     changed = defaults.ALGORITHMS.get(raw["algorithm"]["name"], {})
     spec = _validate(RunSpec, {**of_task, **changed, **raw})
     privacy.check(spec)
+    devices.check(spec)
     spec = spec.model_copy(update={"privacy": privacy.solved(spec)})
     wider = (
         {name: value for name, value in _reaching(spec).items() if name not in given}

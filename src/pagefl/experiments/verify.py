@@ -7,6 +7,8 @@ import numpy as np
 
 from pagefl.core.errors import UserError
 from pagefl.game.certificate import OWN_STEP, Finding, Trial, bellman_residual, certify_game
+from pagefl.game.clock import Clock
+from pagefl.game.follower import Timekeeper
 from pagefl.game.game import Game
 from pagefl.game.ranges import Ranges
 from pagefl.runtime import binding, checkpoint, numbers, record
@@ -36,6 +38,14 @@ def ranges_of(spec: RunSpec) -> Ranges:
     return Ranges(**{**usual, **given})
 
 
+def _check_clock(clock: Timekeeper | None) -> None:
+    if isinstance(clock, Clock) and (clock.barrier.kind != "wait" or clock.fleet.sleeps or clock.selection):
+        raise UserError(
+            "devices: a certificate replays rounds in which every upload counts, whatever the time; expected "
+            "devices.barrier = wait, and devices that are always available"
+        )
+
+
 def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, Any]:
     """Compute the certificate from every stage that the run has kept, and from its end."""
     if spec.privacy.epsilon:
@@ -55,6 +65,7 @@ def verify(directory: Path, spec: RunSpec, trial: Trial, say: Say) -> dict[str, 
         task = spec.make_task()
         simulation = simulate(task, spec.make_algorithm(), spec, say)
         follower, leaders = simulation.game(spec.make_players())
+        _check_clock(follower.clock)
         bound = binding.facts_of(spec, simulation.data, task.fresh_module(spec.seed), simulation.server.model)
         demand = Demand(spec.shifts(), directory)
         rounds = Rounds(Game(follower, leaders), spec, demand, simulation.models)

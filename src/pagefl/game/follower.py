@@ -1,14 +1,14 @@
 """Follower: the server's turn of a round."""
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from pagefl.agents.ddpg import Losses
 from pagefl.core import rng
-from pagefl.core.algorithm import State
+from pagefl.core.algorithm import State, bytes_of
 from pagefl.core.arrays import Floats, Integers, finite
 from pagefl.core.errors import UserError
 from pagefl.core.server import ServerHalf
@@ -26,6 +26,20 @@ SAMPLE = 100  # clients on whose data the shared model is evaluated in every jud
 UNKNOWN = (np.nan, np.nan)
 
 
+class Timekeeper(Protocol):
+    """Who takes part, and whose uploads count: a simulated `Clock`, or one that is read."""
+
+    now: float  # seconds since the start
+
+    def draw(self, round: int) -> Integers: ...
+
+    def counted(self, round: int, answer: Answer) -> Answer: ...
+
+    def state(self) -> State: ...
+
+    def load(self, tensors: State) -> None: ...
+
+
 class Round(NamedTuple):
     """One round, as it was played."""
 
@@ -38,17 +52,26 @@ class Round(NamedTuple):
     losses: Losses | None  # of the server's agent
     taught: Losses | None  # of the agent that clients share, where the server trains it
     upload_accuracy: Floats | None  # of answer.clients, where the policy asked for it
+    bytes_up: int  # that clients sent, in time or too late
 
 
 class Follower:
     """A server half, its policy, and what clients have told so far."""
 
     def __init__(
-        self, half: ServerHalf, policy: ServerPolicy, terms: Terms, *, everybody: bool = True
+        self,
+        half: ServerHalf,
+        policy: ServerPolicy,
+        terms: Terms,
+        *,
+        everybody: bool = True,
+        clock: Timekeeper | None = None,
     ) -> None:
         """`everybody`: remember what each client told last. Otherwise only what was told in the last round,
-        and the mean size of the first clients that were met: nothing grows with the federation."""
+        and the mean size of the first clients that were met: nothing grows with the federation. `clock`:
+        where there is time."""
         self.half, self.policy, self.terms, self.everybody = half, policy, terms, everybody
+        self.clock = clock
         self.role = "server_test" if terms.released else "game"  # the split of states and rewards
         self.known = Told(np.arange(half.clients) if everybody else NOBODY)
         self.first_mean_size = np.nan
@@ -58,7 +81,11 @@ class Follower:
         return self._orders(0, NOBODY, DemandRatio(), mean_size=1.0)._replace(sample=self.sample)
 
     def orders(self, round: int, demand: DemandRatio, judged: bool = True) -> Orders:
-        clients = self.half.participants(round, self.terms.participation)
+        clients = (
+            self.half.participants(round, self.terms.participation)
+            if self.clock is None
+            else self.clock.draw(round)
+        )
         orders = self._orders(round, clients, demand, self.mean_size)
         return orders._replace(judged=judged, sample=self.sample if judged else NOBODY)
 
@@ -102,7 +129,11 @@ class Follower:
 
     def follow(self, orders: Orders, answer: Answer) -> Round:
         """Learn from what clients share, weigh their uploads, aggregate, and see what it was worth."""
-        round, clients = orders.round, answer.clients
+        round = orders.round
+        bytes_up = len(answer.clients) * self.half.source.size + bytes_of(answer.experience)
+        if self.clock is not None:
+            answer = self.clock.counted(round, answer)
+        clients = answer.clients
         self.half.receive(clients, answer.uploads)
         taught = self.policy.update(round, answer.experience) if answer.experience else None
         sizes = capped(self.known.of(SIZE, clients), self.terms.largest_size_share)
@@ -139,6 +170,7 @@ class Follower:
             losses,
             taught,
             uploads.known_accuracy,
+            bytes_up,
         )
 
     def _check_shared(self, round: int) -> None:
@@ -157,6 +189,7 @@ class Follower:
             **self.half.state(),
             **{AGENT + name: value for name, value in self.policy.tensors.items()},
             **known,
+            **({} if self.clock is None else self.clock.state()),
         }
 
     def load(self, tensors: State) -> None:
@@ -164,6 +197,8 @@ class Follower:
         self.policy.load(
             {name.removeprefix(AGENT): value for name, value in tensors.items() if name.startswith(AGENT)}
         )
+        if self.clock is not None:
+            self.clock.load(tensors)
         # a client that the checkpoint does not know keeps what it has told since
         for name in REMEMBERED:
             values = self.known[name]

@@ -7,6 +7,7 @@ from pagefl.core.arrays import Integers
 from pagefl.core.clients import ClientHalf
 from pagefl.core.jobs import Rivals
 from pagefl.core.personal import Step, Trials, Tuned
+from pagefl.devices.costs import Costs, Meter, Prices
 
 from .messages import NOBODY, SIZE, Answer, Orders, Told
 from .protocol import ClientPolicy, Moves, Observation, Outcome, Setup, rewarded
@@ -20,9 +21,18 @@ class Leaders:
     """A client half and its policy: on a node, one client; in a simulation, all of them."""
 
     def __init__(
-        self, half: ClientHalf, policy: ClientPolicy, setup: Setup, terms: Terms, *, everybody: bool = True
+        self,
+        half: ClientHalf,
+        policy: ClientPolicy,
+        setup: Setup,
+        terms: Terms,
+        *,
+        everybody: bool = True,
+        meter: Meter | None = None,
     ) -> None:
-        """`everybody`: all clients are at hand. If not, the shared model is evaluated on the sample alone."""
+        """`everybody`: all clients are at hand. If not, the shared model is evaluated on the sample alone.
+        `meter`: what a round costs, where time is simulated."""
+        self.meter = meter
         self.half, self.policy, self.terms, self.first = half, policy, terms, setup.first
         self.fixed, self.everybody = ClientPolicy(setup), everybody
         self.role = "test" if terms.released else "reward"  # the split of states and rewards
@@ -50,13 +60,17 @@ class Leaders:
         self._receive(orders)
         round, clients = orders.round, orders.clients - self.first  # as the policy counts them
         places = self.half.places(orders.clients)
-        seen = Observation(lambda: self.half.evaluate(round, self.role, ids=places)[self.role], orders.demand)
+        seen = Observation(
+            lambda: self.half.evaluate(round, self.role, ids=places)[self.role],
+            orders.demand,
+            self._prices(orders, places),
+        )
         losses = self.policy.observe(round, clients, seen)
         moves = self._moves(round, clients, seen)
         limits, rivals = self.policy.limits(round, clients, seen), self._rivals(round, clients, seen)
         scored = self.policy.uses_upload_loss or limits is not None or rivals is not None
         # A client that is absent in the next judged round is known by its accuracy in this one.
-        tested = orders.judged or self.terms.participation < 1
+        tested = orders.judged or self.terms.participation < 1 or self.terms.absences
         trained = self.half.train(
             round,
             places,
@@ -68,12 +82,14 @@ class Leaders:
             rivals=rivals,
         )
         numbers, played = self.half.numbers[trained.ids], trained.played
+        costs = self._costs(orders, trained.evaluated)
         scores = trained.test if self.terms.released else trained.train
         rewards = reward(scores.loss, self.terms.penalty)
         if len(numbers) and self.rewarded:
             paid = rewards * orders.demand.clients
             known = (scores.accuracy, scores.loss, trained.upload.loss, trained.added)
-            outcome = Outcome(paid, *known, played.shrunk, played.lead)
+            spent = None if costs is None else costs.of(np.searchsorted(orders.clients, numbers))
+            outcome = Outcome(paid, *known, played.shrunk, played.lead, spent)
             self.policy.reward(round, numbers - self.first, outcome)
         told = self._told()
         told |= {"before_accuracy": trained.before.accuracy, "before_loss": trained.before.loss}
@@ -90,6 +106,8 @@ class Leaders:
             ("test_loss", numbers, trained.test.loss),
             ("train_accuracy", numbers, trained.train.accuracy),
             ("train_loss", numbers, trained.train.loss),
+            ("seconds", orders.clients, np.nan if costs is None else costs.seconds),
+            ("joules", orders.clients, np.nan if costs is None else costs.joules),
         ):
             told.put(name, who, values)
         return Answer(
@@ -139,6 +157,14 @@ class Leaders:
         told = Told(self.half.numbers.copy())
         told[SIZE] = np.where(self.half.sizes, self.half.sizes, np.nan).astype(np.float64)
         return told
+
+    def _prices(self, orders: Orders, places: Integers) -> Prices | None:
+        """A client whose size is not known yet counts as one of the mean size."""
+        sizes = np.where(self.half.sizes[places], self.half.sizes[places], int(orders.mean_size))
+        return None if self.meter is None else self.meter.prices(orders.clients, sizes, orders.size)
+
+    def _costs(self, orders: Orders, evaluated: Integers) -> Costs | None:
+        return None if self.meter is None else self.meter.costs(orders.clients, evaluated, orders.size)
 
     def _moves(self, round: int, clients: Integers, seen: Observation) -> Moves:
         return self._settled(self.policy.act(round, clients, seen), round, clients, seen)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagefl.core.algorithm import State
+from pagefl.core.algorithm import State, bytes_of
 from pagefl.core.arrays import Floats, Integers
 
 from .rewards import DemandRatio
@@ -15,7 +15,7 @@ NOBODY = np.empty(0, np.int64)
 # Numbers that clients tell of themselves.
 SIZE = "size"
 SCORES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "before_accuracy", "before_loss")
-MOVES = ("lr", "epochs", "reward", "state", "critic_loss", "actor_loss")
+MOVES = ("lr", "epochs", "reward", "state", "critic_loss", "actor_loss", "seconds", "joules")
 
 
 class Told(dict[str, Floats]):
@@ -49,6 +49,11 @@ class Orders(NamedTuple):
     # those on whose test data the shared model is evaluated too, besides those that train
     sample: Integers = NOBODY
 
+    @property
+    def size(self) -> int:
+        """Bytes that each client is sent."""
+        return bytes_of(self.sent, self.policy)
+
 
 class Answer(NamedTuple):
     """From the clients to the server."""
@@ -60,4 +65,4 @@ class Answer(NamedTuple):
     experience: State  # a row for each of `clients`
     told: Told
     gradients: float = 0.0  # that the clients evaluated, in examples; NaN if they do not tell
-    absent: Mapping[str, int] = MappingProxyType({})  # in a deployment: how many did not answer, or too late
+    absent: Mapping[str, int] = MappingProxyType({})  # how many did not answer, or too late

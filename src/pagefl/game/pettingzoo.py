@@ -89,7 +89,7 @@ class HandedClients(ClientPolicy):
     def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
         rest = ~self.handed[clients]
         if rest.any():
-            self.others.reward(round, clients[rest], Outcome._make(values[rest] for values in outcome))
+            self.others.reward(round, clients[rest], outcome.of(rest))
 
     def experience(self, clients: Integers) -> State:
         return self.others.experience(clients[~self.handed[clients]])

@@ -17,8 +17,10 @@ import numpy as np
 
 from pagefl.agents.ddpg import Losses
 from pagefl.core.algorithm import State
-from pagefl.core.arrays import Floats, Integers
+from pagefl.core.arrays import Flags, Floats, Integers
 from pagefl.core.evaluate import Scores
+from pagefl.devices.costs import Costs, Prices
+from pagefl.devices.fleet import Fleet
 
 from .rewards import DemandRatio
 
@@ -38,6 +40,8 @@ class Setup(NamedTuple):
     # the federation's number of the policy's first client: on a node that holds one of many, its own
     first: int = 0
     freeze: frozenset[str] = frozenset()  # factors that the settings hold fixed, whatever is played
+    devices: Fleet | None = None  # of the clients, where time is simulated
+    deadline: float | None = None  # seconds of a round, where the settings have one
 
     def passed(self, round: int) -> float:
         """How much of the run is over: 0 in the first round, 1 in the last."""
@@ -55,8 +59,14 @@ class Observation:
     It is evaluated only if a policy asks for it.
     """
 
-    def __init__(self, evaluate: Callable[[], Scores], demand: DemandRatio = DemandRatio()) -> None:  # noqa: B008 (frozen)
-        self._evaluate, self.demand = evaluate, demand
+    def __init__(
+        self,
+        evaluate: Callable[[], Scores],
+        demand: DemandRatio = DemandRatio(),  # noqa: B008 (frozen)
+        prices: Prices | None = None,
+    ) -> None:
+        """`prices`: what moves cost these clients, where time is simulated."""
+        self._evaluate, self.demand, self.prices = evaluate, demand, prices
 
     @cached_property
     def scores(self) -> Scores:
@@ -75,7 +85,8 @@ class Observation:
         return "scores" in vars(self)
 
     def of(self, which: Integers) -> "Observation":
-        return Observation(lambda: Scores(self.loss[which], self.accuracy[which]), self.demand)
+        prices = None if self.prices is None else self.prices.of(which)
+        return Observation(lambda: Scores(self.loss[which], self.accuracy[which]), self.demand, prices)
 
 
 class Outcome(NamedTuple):
@@ -88,6 +99,12 @@ class Outcome(NamedTuple):
     added: Floats  # by how much what the algorithm adds to the loss of the upload has changed by training
     shrunk: Floats  # by which factor of its lr a client trained in the end; below 1: it trained again
     lead: Floats  # by how much the objective was lower with the rival move
+    costs: Costs | None = None  # of the round, as it was played, where time is simulated
+
+    def of(self, which: Flags | Integers) -> "Outcome":
+        """Of some of these clients."""
+        costs = None if self.costs is None else self.costs.of(which)
+        return Outcome._make([*(values[which] for values in self[:-1]), costs])
 
 
 class ClientPolicy:
@@ -97,6 +114,7 @@ class ClientPolicy:
     """
 
     uses_upload_loss: bool = False  # True: evaluate uploads too, where they are not the personal models
+    looks_at_others: ClassVar[bool] = False  # True: a client's move depends on who else takes part
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

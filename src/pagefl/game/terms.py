@@ -17,6 +17,7 @@ class Terms:
     protocol: Protocol = "clean"
     freeze: frozenset[Factor] = frozenset()
     participation: float = 1.0
+    absences: bool = False  # some clients may not take part in a round, although participation is 1
     on_bad_upload: Literal["quarantine", "stop"] = "quarantine"
     rewards: bool = False  # compute them even if no policy learns by them
     lr_decay: float = 1.0  # of every learning rate, after each round

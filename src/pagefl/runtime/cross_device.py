@@ -14,6 +14,7 @@ from pagefl.core.errors import UserError
 from pagefl.core.examples import ClientData
 from pagefl.core.holdings import Delivery, Fetched
 from pagefl.core.memory import needs
+from pagefl.core.participants import count_of
 from pagefl.core.training import batches
 from pagefl.data.source import ClientSource
 from pagefl.game.follower import Follower, sample_of
@@ -108,7 +109,7 @@ def simulate(
 
 def largest_cohort(settings: Settings, clients: int) -> int:
     """How many may take part in a round. Of a private run, where chance decides, that is as good as sure."""
-    mean = max(1, int(settings.participation * clients + 0.5))
+    mean = int(np.ceil(settings.devices.over * count_of(settings.participation, clients)))
     return min(clients, mean if not settings.privacy.epsilon else mean + 20 + 10 * int(mean**0.5))
 
 
@@ -119,6 +120,8 @@ def check(settings: Settings) -> None:
         ("stop", settings.stop, "rounds"),
         ("stages_every", settings.stages_every, 0),
         ("attack.name", settings.attack.name, "none"),
+        ("devices.late", settings.devices.late, "drop"),
+        ("devices.select", settings.devices.select, "random"),
     ):
         if value != expected:
             raise UserError(

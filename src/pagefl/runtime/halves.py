@@ -24,6 +24,7 @@ from pagefl.core.training import linear
 from pagefl.core.training.loss import Loss
 from pagefl.core.training.model import Model
 from pagefl.core.training.stack import Training
+from pagefl.devices.fleet import Fleet
 from pagefl.game.protocol import Setup
 from pagefl.game.terms import Terms
 from pagefl.trust.defence import Defence
@@ -155,22 +156,27 @@ def defence_of(settings: Settings) -> Defence:
     return Defence(**own, seed=settings.seed)
 
 
-def setup_of(settings: Settings, clients: int, first: int = 0) -> Setup:
+def setup_of(settings: Settings, clients: int, first: int = 0, devices: Fleet | None = None) -> Setup:
     """What the players of these clients are told before the first round."""
+    deadline = settings.devices.deadline or None
     released = settings.protocol == "released"
     own = (settings.rounds, settings.seed, settings.lr, settings.epochs)
-    return Setup(clients, *own, released, first, frozenset(settings.freeze))
+    return Setup(clients, *own, released, first, frozenset(settings.freeze), devices, deadline)
 
 
 def terms_of(settings: Settings) -> Terms:
+    devices = settings.devices
     return Terms(
         penalty=settings.reward_penalty,
         reward=settings.reward,
         protocol=settings.protocol,
         freeze=frozenset(settings.freeze),
         participation=settings.participation,
+        absences=devices.barrier != "wait" or devices.name not in ("none", "equal"),
         on_bad_upload=settings.on_bad_upload,
-        rewards=settings.stop == "equilibrium" or settings.reward == "weighted-local",
+        rewards=settings.stop == "equilibrium"
+        or settings.reward == "weighted-local"
+        or devices.select == "oort",  # by their losses
         lr_decay=settings.lr_decay,
         private=settings.privacy.epsilon > 0,
         largest_size_share=settings.defence.largest_size_share,

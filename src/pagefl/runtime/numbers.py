@@ -9,7 +9,7 @@ Numbers = dict[str, float | None]
 
 MOST = 10**9  # largest count, and most seconds
 LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's axis freezes the browser
-COUNTS = ("round", "participants", "quarantined", "missing", "late")
+COUNTS = ("round", "participants", "quarantined", "missing", "late", "stale")
 ACCURACIES = (
     *("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10"),
     *("personal_accuracy", "personal_worst10", "global_chance"),
@@ -25,6 +25,7 @@ FREE = (  # `payoffs.server` is an entry of the table `payoffs`
         "smallest_weight",
     ),
     *("gradients", "gradients_personal", "bytes_down", "bytes_up", "epsilon", "clip"),
+    *("clock", "device_seconds", "energy"),
     *("reward_server", "reward_clients", "payoffs.server", "payoffs.clients"),
     *("agents.clients_critic", "agents.server_critic"),
 )

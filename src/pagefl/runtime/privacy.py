@@ -70,7 +70,7 @@ def check_players(settings: Settings, server: ServerPolicy, clients: ClientPolic
         return
     kind = type(clients)
     learns = kind.reward is not ClientPolicy.reward or kind.experience is not ClientPolicy.experience
-    if type(server) is not ServerPolicy or learns:
+    if type(server) is not ServerPolicy or learns or clients.looks_at_others:
         raise UserError(
             f"privacy.epsilon = {settings.privacy.epsilon:g}: the players ({kind.__name__}, "
             f"{type(server).__name__}) use states, rewards, scores or weights of single clients, outside "

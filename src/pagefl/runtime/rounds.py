@@ -12,6 +12,7 @@ from pagefl.core.block import STEPPED, STEPPED_CLIENTS
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Tuned
 from pagefl.core.sparse_rows import STORE
+from pagefl.game.clock import FLIGHT
 from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.follower import KNOWN, Round
 from pagefl.game.game import Game, NobodyLeft
@@ -169,7 +170,6 @@ class Rounds:
             if played.losses is None
             else (float(played.losses.critic.mean()), float(played.losses.actor.mean()))
         )
-        half, answer = follower.half, played.answer
         earned = {"server": played.reward, "clients": self._clients_reward(played)}
         clients = (_mean(told["critic_loss"]), _mean(told["actor_loss"]))
         agents = {"clients": taught if np.isnan(clients[0]) else clients, "server": server}
@@ -208,8 +208,9 @@ class Rounds:
                 if losses is not None
                 for part, loss in zip(("critic", "actor"), losses, strict=True)
             },
-            "bytes_down": len(asked) * _size(played.orders.sent, played.orders.policy),
-            "bytes_up": len(answer.clients) * half.source.size + _size(answer.experience),
+            "bytes_down": len(asked) * played.orders.size,
+            "bytes_up": played.bytes_up,
+            **self._timed(played),
             "bias": str(played.orders.demand),
             "protocol": self.settings.protocol,
             "seconds": seconds,
@@ -224,6 +225,15 @@ class Rounds:
         if self.settings.attack.name == "none":
             return {}
         return {"hostile": int((~self.honest[played.answer.clients]).sum())}
+
+    def _timed(self, played: Round) -> Record:
+        """What the round cost its clients. Late ones work to the end."""
+        clock, told = self.game.follower.clock, played.answer.told
+        if clock is None:
+            return {}
+        spent = {"device_seconds": told["seconds"], "energy": told["joules"]}
+        known = {name: values for name, values in spent.items() if not np.isnan(values).all()}
+        return {"clock": clock.now, **{name: float(np.nansum(values)) for name, values in known.items()}}
 
     def _personal_step(self, seconds: float) -> tuple[Step, Tuned]:
         """`seconds`: of the round before it."""
@@ -270,6 +280,8 @@ class Rounds:
             **states,
         }
         who = {} if follower.everybody else {"client": known.clients.tolist()}
+        if follower.clock is not None:
+            columns["seconds"] = told["seconds"]
         trained = np.isin(known.clients, clients).tolist()
         hostile = {} if self.honest.all() else {"hostile": (~self.honest).tolist()}
         return {"round": self.round, **who, "trained": trained, **hostile} | {
@@ -286,17 +298,15 @@ def _spread(clients: Integers, values: Floats, among: Integers) -> Floats:
 
 def _shapes(state: dict[str, Tensor]) -> dict[str, Size]:
     """Without what need not be there yet: experience, what clients tell, models after a personal step, and
-    the rows of clients that have taken part."""
+    the rows of clients that have taken part, or are at work."""
     return {
         name: value.shape
         for name, value in state.items()
-        if ".replay." not in name and name not in STEPS and name not in TOLD and not name.startswith(STORE)
+        if ".replay." not in name
+        and name not in STEPS
+        and name not in TOLD
+        and not name.startswith((STORE, FLIGHT))
     }
-
-
-def _size(*states: dict[str, Tensor]) -> int:
-    """Bytes of these tensors."""
-    return sum(value.nbytes for state in states for value in state.values())
 
 
 def _most_frequent(labels: Tensor) -> float:

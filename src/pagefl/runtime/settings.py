@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from pagefl.core.errors import shown
 from pagefl.core.training.options import Optimiser
+from pagefl.devices.fleet import HOURS, REFERENCE
 from pagefl.game.rewards import DemandRatio
 from pagefl.trust.privacy.accounting import LEAST, Accountant
 
@@ -19,7 +20,7 @@ NO_MATTER = (
     "deploy",
 )  # do not change a simulation's result
 # Settings that came when there were results already: a run of before counts as one with their defaults.
-LATER = ("optimiser", "groups", "privacy", "defence", "attack")
+LATER = ("optimiser", "groups", "privacy", "defence", "attack", "devices")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -197,6 +198,53 @@ class AttackSettings(BaseModel):
     )
 
 
+class DevicesSettings(BaseModel):
+    """Settings of simulated devices and time."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field(
+        "none",
+        min_length=1,
+        description="clients' devices: none (time is not simulated), equal, phones, or the path of a CSV "
+        "with a row for each client",
+    )
+    reference: Finite = Field(
+        REFERENCE,
+        ge=0,
+        description="training FLOPs per example of the model whose seconds equal and phones state; 0 for "
+        "this run's own model",
+    )
+    hours: Finite = Field(
+        HOURS,
+        gt=0,
+        le=24,
+        description="hours of a simulated day in which a phone is available; 24 for always",
+    )
+    barrier: Literal["wait", "deadline", "first"] = Field(
+        "wait",
+        description="when a round ends: after all uploads, at the deadline, or after the first ones, as many "
+        "as participation says",
+    )
+    deadline: Finite = Field(
+        0.0,
+        ge=0,
+        description="seconds of a round, for the deadline and for players that plan with it; 0 for none",
+    )
+    over: Finite = Field(
+        1.0, ge=1, le=1000, description="with first: clients drawn, as a multiple of those waited for"
+    )
+    late: Literal["drop", "buffer"] = Field(
+        "drop",
+        description="what becomes of late uploads: nothing, or they count in the round in which they arrive, "
+        "with less weight",
+    )
+    select: Literal["random", "oort"] = Field(
+        "random",
+        description="how participants are drawn: at random, or by the use and the speed that they have shown",
+    )
+
+
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -325,6 +373,7 @@ class Settings(BaseModel):
         DefenceSettings(), description="settings of the defence against hostile clients"
     )
     attack: AttackSettings = Field(AttackSettings(), description="settings of simulated hostile clients")
+    devices: DevicesSettings = Field(DevicesSettings(), description="settings of simulated devices and time")
     clients_every: Every = Field(
         1, description="rounds between records of every client's numbers; 0 for none"
     )

@@ -5,27 +5,31 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pagefl.core import cores, jobs, server
-from pagefl.core.algorithm import Algorithm
+from pagefl.core.algorithm import Algorithm, bytes_of
 from pagefl.core.block import Block
 from pagefl.core.clients import ClientHalf
 from pagefl.core.examples import Examples, Splits
 from pagefl.core.server import ServerHalf
 from pagefl.core.training import batches
+from pagefl.devices.costs import Meter
 from pagefl.game.follower import Follower
 from pagefl.game.leaders import Leaders
 from pagefl.game.protocol import Players
 from pagefl.trust.attacks.labelflip import labelflip
 
-from . import halves, paths, privacy
+from . import devices, halves, paths, privacy
 from .halves import Say
 from .hostile import hostile_clients
 from .settings import Settings
 from .task import Task
 from .workers import CAN_FORK, SharedRows, Workers, flushes_denormals, one_thread
+
+FIRST = np.array([0])
 
 
 class Simulation:
@@ -46,15 +50,22 @@ class Simulation:
         self.held = dict(held)
 
     def game(self, players: Players) -> tuple[Follower, Leaders]:
-        setup, terms = halves.setup_of(self.settings, self.server.clients), halves.terms_of(self.settings)
+        devices.check(self.settings)
+        fleet = devices.fleet_of(self.settings, self.server)
+        setup = halves.setup_of(self.settings, self.server.clients, devices=fleet)
+        terms = halves.terms_of(self.settings)
         policy = players.server_policy(setup)
         if policy.looks_at_uploads:
             # This shows a mistake in `candidates` now, not after the first round's training.
             self.server.candidates(self.clients.numbers[:1])
         own = players.client_policy(setup)
         privacy.check_players(self.settings, policy, own)
-        leaders = Leaders(self.clients, own, setup, terms, everybody=self.everybody)
-        return Follower(self.server, policy, terms, everybody=self.everybody), leaders
+        meter = clock = None
+        if fleet is not None:
+            meter = Meter(fleet, self.server.source.size + bytes_of(own.experience(FIRST)))
+            clock = devices.clock_of(self.settings, self.server, fleet, policy)
+        leaders = Leaders(self.clients, own, setup, terms, everybody=self.everybody, meter=meter)
+        return Follower(self.server, policy, terms, everybody=self.everybody, clock=clock), leaders
 
     def models(self) -> tuple[Tensor, Tensor]:
         """The shared model and the personal ones."""

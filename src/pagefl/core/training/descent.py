@@ -24,6 +24,7 @@ class Batch(NamedTuple):
     y: Tensor  # [n, batch]
     weight: Tensor  # [n, batch] one over the number of real examples; zero where the batch is only padded
     offset: Tensor | None = None  # [n, classes] added to the logits
+    who: Tensor | None = None  # [n] positions in the stack; None: all of them, or it is not a stack's
 
 
 class Descended(NamedTuple):

@@ -50,15 +50,23 @@ class Stack:
     lr: Tensor
     epochs: Tensor
     purpose: str = ""  # of what is trained besides the round itself: it has its own random streams
-    gradients: int = field(default=0, init=False)  # evaluated so far, in examples
+    evaluated: npt.NDArray[np.int64] = field(init=False)  # gradients of each so far, in examples
     # what was trained so far, and with which options
     trained: list[tuple[Tensor, Options]] = field(default_factory=list, init=False)
     # a second training in a round has its own batches
     _drawn: Counter[str] = field(default_factory=Counter, init=False)
 
+    def __post_init__(self) -> None:
+        self.evaluated = np.zeros(len(self.ids), np.int64)
+
     @property
     def layout(self) -> Layout:
         return self.model.layout
+
+    @property
+    def gradients(self) -> int:
+        """Evaluated so far, in examples."""
+        return int(self.evaluated.sum())
 
     @property
     def steps(self) -> Tensor:
@@ -73,10 +81,11 @@ class Stack:
 
     def descend(self, rows: Tensor, **options: Any) -> Descended:
         descent = self._descent("batches", Options.of(options).of_stack(rows))
-        seen = int(descent.batches.counts.sum()) * descent.options.repeats
+        counts = descent.batches.counts
+        seen = counts.sum(1) * descent.options.repeats
         if descent.optimiser == "deltasgd":  # two gradients a step, but one in the first
-            seen += seen - int(descent.batches.counts[:, 0].sum())
-        self.gradients += seen
+            seen = 2 * seen - counts[:, 0]
+        self.evaluated += seen
         # A module with dropout trains alone (see runtime.paths), so its draws are its client's own.
         with rng.torch_stream(
             *(self.training.seed, f"{self.purpose}module", self.round, self._drawn["batches"]),
@@ -92,7 +101,7 @@ class Stack:
         descent, order = self._descent("passes", Options(epochs=epochs, part=part)).sorted()
         order = order.to(self.lr.device)
         for n, batch in descent.walk():
-            yield order[:n], batch
+            yield order[:n], batch._replace(who=order[:n])
 
     def sgd(self, rows: Tensor) -> Sgd:
         training = self.training
@@ -104,7 +113,8 @@ class Stack:
         return Sgd(rows, Rates(self.lr, training.clip, training.weight_decay, training.momentum))
 
     def gradient(self, rows: Tensor, batch: Batch) -> Tensor:
-        self.gradients += int((batch.weight > 0).sum())
+        seen = (batch.weight > 0).sum(1).cpu().numpy()
+        self.evaluated[slice(len(seen)) if batch.who is None else batch.who.cpu().numpy()] += seen
         self._drawn["gradient"] += 1
         count, first = self._drawn["gradient"], self._numbers(self.ids)[0]
         purpose = f"{self.purpose}module of a gradient"

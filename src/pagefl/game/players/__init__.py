@@ -7,7 +7,9 @@ from .dapfl import DapFl
 from .fedex import FedEx
 from .fixed import Fixed
 from .page import Page
+from .partial import Partial
 from .random import Random
+from .scaled import Scaled
 from .schedule import Schedule
 from .shared import PageShared
 
@@ -16,6 +18,8 @@ PLAYERS: dict[str, type[Players]] = {
     "random": Random,
     "schedule": Schedule,
     "cosine": Cosine,
+    "partial": Partial,
+    "scaled": Scaled,
     "fedex": FedEx,
     "dapfl": DapFl,
     "page": Page,
