@@ -44,6 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (0, 1):
         settings = {"clients": 4, "rounds": 4, "epochs": 1, "workers": 1, "seed": seed}
         pagefl.run(task="synthetic", out=root / f"done/{seed}", **settings)
+    pagefl.run(task="synthetic", out=root / "timed", devices={"name": "phones"}, **settings)
     shutil.copytree(root / "done/1", root / "extended")
     hostile = root / HOSTILE
     hostile.mkdir()
@@ -210,6 +211,21 @@ def test_runs_are_filtered_sorted_and_compared_by_keyboard(browser, address):
     page.keyboard.press("End")
     assert first.startswith("round 1,")
     assert re.match(r"round \d, done/1: by run 0\.\d+", text_of(page, "#spoken"))
+    visit.close()
+
+
+def test_a_run_with_a_clock_is_drawn_by_the_hour(browser, address):
+    visit = Visit(browser, address, "/runs/timed")
+    page, hours = visit.page, visit.page.get_by_role("button", name="hours", exact=True)
+    hours.wait_for()
+    by_round = drawn(page, "Accuracy")
+    hours.click()
+    wait_until(page, lambda: drawn(page, "Accuracy") != by_round)
+    assert hours.get_attribute("aria-pressed") == "true"
+    page.get_by_role("button", name="rounds", exact=True).click()
+    wait_until(page, lambda: drawn(page, "Accuracy") == by_round)
+    visit.page.goto(f"{address}/runs/extended")
+    assert not visit.page.get_by_role("button", name="hours", exact=True).is_visible()
     visit.close()
 
 

@@ -516,3 +516,19 @@ def test_summary() -> None:
         assert re.search(row, told.getvalue())
     progress.summary([], Console(file=told))
     assert "no rounds yet" in told.getvalue()
+
+
+def test_runs_with_a_clock_are_drawn_by_the_hour_too():
+    timed = [{**record, "clock": 1800.0 * record["round"]} for record in fake_rounds(6)]
+    known = [numbers.of_rounds(rounds, "run") for rounds in (timed, fake_rounds(6))]
+    one, other = (
+        charts.Shown(name, name, "#000", charts.columns(rounds, 2))
+        for name, rounds in zip("ab", known, strict=True)
+    )
+    assert one.columns["hours"] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    assert "hours" not in other.columns
+    by_hour = [chart for chart in charts.of_runs([one, other]) if chart.x == "hours"]
+    assert [chart.title for chart in by_hour] == ["Global accuracy by the hour", "Local accuracy by the hour"]
+    assert all(">hours<" in chart.body for chart in by_hour)
+    assert [chart.title for chart in charts.of_run(one) if chart.x == "hours"] == ["Accuracy by the hour"]
+    assert not [chart for chart in charts.of_run(other) if chart.x == "hours"]

@@ -13,6 +13,7 @@ from .svg import DASHES, Dot, Line
 
 FEWEST, MOST, MOST_OF_ALL = 100, 500, 6000  # points per run, and of all runs together
 MOST_CLIENTS = 6000  # dots of all runs together
+HOUR = 3600.0
 AT_CHANCE = 1.1  # a model that is no better than this times chance has learnt next to nothing
 
 
@@ -39,14 +40,17 @@ class Drawn(NamedTuple):
 def of_run(run: Shown) -> Iterator[Drawn]:
     """Charts of a single run. Each line has its own colour."""
     for number, chart in enumerate(CHARTS):
-        shown = [each for each in chart.shown if _known(run, each.column)]
+        shown = [each for each in chart.shown if _known(run, each.column) and _known(run, chart.along)]
         if shown:
-            lines = [_line(run, each, COLOURS[each.hue], f"line {number} {each.column}") for each in shown]
+            lines = [
+                _line(run, each, COLOURS[each.hue], f"line {number} {each.column}", chart.along)
+                for each in shown
+            ]
             switches = [
                 (line.key, q.label, line.colour, line.dash) for line, q in zip(lines, shown, strict=True)
             ]
             labels = {each.column: each.label for each in shown}
-            yield Drawn(chart.title, chart.about, _by_round(chart, lines), "round", labels, switches)
+            yield Drawn(chart.title, chart.about, _along(chart, lines), chart.along, labels, switches)
         if not number and _known(run, "global_accuracy") and _known(run, "local_accuracy"):
             yield plane([run._replace(colour=COLOURS[0])])
 
@@ -55,12 +59,13 @@ def of_runs(runs: Sequence[Shown]) -> Iterator[Drawn]:
     """Charts of several runs: one quantity each, in which a run has the colour of its method."""
     for number, chart in enumerate(CHARTS):
         for each in chart.shown:
-            found = [run for run in runs if _known(run, each.column)]
+            found = [run for run in runs if _known(run, each.column) and _known(run, chart.along)]
             only_at_the_end = all(_count(run, each.column) < 2 < _count(run, "round") for run in found)
             if found and each.title and not only_at_the_end:
-                lines = [_line(run, each._replace(dash="solid"), run.colour, run.key) for run in found]
+                plain = each._replace(dash="solid")
+                lines = [_line(run, plain, run.colour, run.key, chart.along) for run in found]
                 yield Drawn(
-                    each.title, each.about, _by_round(chart, lines), "round", {each.column: each.label}
+                    each.title, each.about, _along(chart, lines), chart.along, {each.column: each.label}
                 )
         if not number:
             both = [run for run in runs if _known(run, "global_accuracy") and _known(run, "local_accuracy")]
@@ -124,10 +129,13 @@ def columns(rounds: Sequence[Numbers], runs: int) -> dict[str, list[float | None
     kept = [*rounds[: -1 : max(1, ceil(len(rounds) / most))], *rounds[-1:]]
     shown = [each for chart in CHARTS for each in chart.shown]
     names = {"round", "global_chance", *(q.column for q in shown), *(q.spread for q in shown if q.spread)}
-    return {name: [_short(record[name]) for record in kept] for name in sorted(names)}
+    found = {name: [_short(record[name]) for record in kept] for name in sorted(names)}
+    clock = [record["clock"] for record in kept]
+    hours = {"hours": [_short(None if now is None else now / HOUR) for now in clock]}
+    return found | hours if any(now is not None for now in clock) else found
 
 
-def _by_round(chart: Chart, lines: Sequence[Line]) -> str:
+def _along(chart: Chart, lines: Sequence[Line]) -> str:
     bounded = "accuracy" in chart.unit
     values: list[float | None] = [value for line in lines for value in line.y]
     for line in lines:
@@ -135,15 +143,17 @@ def _by_round(chart: Chart, lines: Sequence[Line]) -> str:
             both = zip(line.y, line.spread, strict=True)
             edges = [(y - s, y + s) for y, s in both if y is not None and s is not None]
             values += [min(max(value, 0.0), 1.0) for edge in edges for value in edge]
-    x = axis.fit("round", (value for line in lines for value in line.x), whole=True, pad=0.01)
+    rounds = chart.along == "round"
+    title = "round" if rounds else "hours"
+    x = axis.fit(title, (value for line in lines for value in line.x), whole=rounds, pad=0.01)
     bounds = (0.0, 1.0) if bounded else (-inf, inf)
     return svg.chart(x, axis.fit(chart.unit, values, log=chart.log, bounds=bounds), lines)
 
 
-def _line(run: Shown, of: Quantity, colour: str, key: str) -> Line:
+def _line(run: Shown, of: Quantity, colour: str, key: str, along: str) -> Line:
     spread = None if of.spread is None else run.columns[of.spread]
     bridges = of.column.startswith("personal")  # taken in some rounds only
-    return Line(run.columns["round"], run.columns[of.column], colour, key, of.dash, spread, bridges)
+    return Line(run.columns[along], run.columns[of.column], colour, key, of.dash, spread, bridges)
 
 
 def _known(run: Shown, column: str) -> bool:
@@ -151,7 +161,7 @@ def _known(run: Shown, column: str) -> bool:
 
 
 def _count(run: Shown, column: str) -> int:
-    return sum(value is not None for value in run.columns[column])
+    return sum(value is not None for value in run.columns.get(column, ()))
 
 
 def _last(values: Sequence[float | None]) -> float | None:

@@ -65,7 +65,7 @@ charts.forEach(({x}, c) => {
     let best = null;
     for (const line of shown(c)) {
       const xs = line.run.columns[x], ys = line.run.columns[line.column];
-      xs.forEach((value, i) => {
+      xs?.forEach((value, i) => {  // a run without a clock has no hours
         if (value === null || ys[i] === null) return;
         const gap = Math.hypot((on(across, value) - left) * frame.width, (1 - on(up, ys[i]) - top) * frame.height);
         if (!best || gap < best.gap) best = {gap, line, i};
@@ -73,7 +73,8 @@ charts.forEach(({x}, c) => {
     }
     if (!best || best.gap > 60) return tip.hide();
     const {line, i} = best, of = line.run.columns;
-    tip.show(`${short(line.run.name)}, round ${of.round[i]}`, [["global", number(of[x][i]), colourOf(chart, line.key)], ["local", number(of[line.column][i]), colourOf(chart, line.key)]], on(across, of[x][i]));
+    const [first, second] = x === "hours" ? ["hours", line.name] : ["global", "local"];
+    tip.show(`${short(line.run.name)}, round ${of.round[i]}`, [[first, number(of[x][i]), colourOf(chart, line.key)], [second, number(of[line.column][i]), colourOf(chart, line.key)]], on(across, of[x][i]));
   };
   plot.onpointerleave = tip.hide;
   chart.onkeydown = event => {

@@ -19,6 +19,7 @@ class Chart(NamedTuple):
     about: str
     shown: tuple[Quantity, ...]
     log: bool = False
+    along: str = "round"  # the column along the horizontal axis; runs without it are left out
 
 
 CHARTS = (
@@ -52,6 +53,28 @@ CHARTS = (
                 about="The clients' models on their own test data, after the personal step (mean).",
             ),
         ),
+    ),
+    Chart(
+        "Accuracy by the hour",
+        "accuracy",
+        "The same by the clock: simulated devices', or that of a deployment.",
+        (
+            Quantity(
+                "global_accuracy",
+                "global",
+                0,
+                title="Global accuracy by the hour",
+                about="The shared model on the server's test data, by the clock.",
+            ),
+            Quantity(
+                "local_accuracy",
+                "local",
+                1,
+                title="Local accuracy by the hour",
+                about="The clients' models on their own test data, after training (mean), by the clock.",
+            ),
+        ),
+        along="hours",
     ),
     Chart(
         "Spread over the clients",

@@ -75,6 +75,7 @@ export class LineChart extends Figure {
   constructor(about) {
     super({...about, label: `${about.title}; the arrow keys read the values`});
     Object.assign(this, {x: "round", scale: "linear", xTitle: "round", yTitle: "", text: short, ...about});
+    this.own = about.x !== undefined;  // its horizontal axis is neither rounds nor hours
     this.sources = [];  // {name, columns}, and a colour where there are several
     this.marks = [];  // [round, label]
     this.hidden = new Set();
@@ -114,6 +115,12 @@ export class LineChart extends Figure {
     this.stale();
   }
 
+  along(x) {  // rounds or hours
+    if (this.own || this.x === x) return;
+    Object.assign(this, {x, xTitle: x === "round" ? "round" : "hours", at: null});
+    this.stale();
+  }
+
   curves() {  // what is drawn: a curve for each source and line
     return this.sources.flatMap((source, s) => this.lines.map((line, l) => ({source, line, l, s,
       xs: source.columns[this.x], ys: source.columns[line.column],
@@ -135,7 +142,7 @@ export class LineChart extends Figure {
     if (byRound) this.drawMarks(pen, box, toX, xRange);
     pen.save();
     pen.beginPath(); pen.rect(box.left - 6, box.top - 6, box.right - box.left + 12, box.bottom - box.top + 12); pen.clip();
-    for (const curve of curves) drawCurve(pen, curve, toX, toY, this.scale === "log", !byRound);
+    for (const curve of curves) drawCurve(pen, curve, toX, toY, this.scale === "log", this.own);
     pen.restore();
     if (this.at !== null) this.drawReading(pen, box, toX, toY);
   }
@@ -187,8 +194,9 @@ export class LineChart extends Figure {
       rows.push(el("span", {}, swatch, `${this.several ? `${source.name}: ` : ""}${line.label} ${this.text(ys[known])}`));
     }
     let x = box.right;
-    if (this.x === "round") {
-      x = toX(round);
+    const across = {round, hours: this.sources[0].columns.hours?.[at]}[this.x];
+    if (across != null) {
+      x = toX(across);
       Object.assign(pen, {strokeStyle: css("--dim"), lineWidth: 1});
       pen.beginPath(); pen.moveTo(x, box.top); pen.lineTo(x, box.bottom); pen.stroke();
     }
@@ -201,9 +209,9 @@ export class LineChart extends Figure {
   longest() { return this.sources.map(({columns}) => columns.round ?? []).reduce((a, b) => b.length > a.length ? b : a, []); }
 
   point(event) {
-    if (!this.toX || this.x !== "round") return;
-    const x = event.clientX - this.area.getBoundingClientRect().left, rounds = this.longest();
-    this.at = nearest(rounds, this.toX.back(x));
+    if (!this.toX || this.own) return;
+    const x = event.clientX - this.area.getBoundingClientRect().left;
+    this.at = nearest(this.x === "hours" ? this.sources[0].columns.hours : this.longest(), this.toX.back(x));
     this.stale();
   }
   leave() { this.at = null; this.tip.hidden = true; this.stale(); }

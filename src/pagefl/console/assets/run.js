@@ -15,6 +15,12 @@ charts.forEach(chart => { chart.figure.hidden = true; });
 map.figure.hidden = true;
 map.figure.classList.add("wide");
 
+function lay(x) {  // the horizontal axis of all charts
+  for (const name of ["round", "hours"]) byId(`by-${name}`).setAttribute("aria-pressed", String(name === x));
+  charts.forEach(chart => chart.along(x));
+}
+for (const name of ["round", "hours"]) byId(`by-${name}`).onclick = () => lay(name);
+
 function take({generation, first, points, columns, marks}) {
   const kept = generation === data.generation ? first : 0;
   const names = new Set([...Object.keys(columns), ...(kept ? Object.keys(data.columns) : [])]);
@@ -23,6 +29,9 @@ function take({generation, first, points, columns, marks}) {
     const before = kept ? (data.columns[name] ?? Array(kept).fill(null)).slice(0, kept) : [];
     merged[name] = before.concat(columns[name] ?? Array(points - kept).fill(null));
   }
+  if (merged.clock) merged.hours = merged.clock.map(now => now == null ? null : now / 3600);
+  byId("axis").hidden = !merged.clock;
+  if (!merged.clock) lay("round");
   Object.assign(data, {generation, columns: merged, marks});
   charts.forEach(chart => chart.show([{name: runName, columns: merged}], marks));
 }
