@@ -21,6 +21,8 @@ from pagefl import FederatedData, Task
 from pagefl.core import rng
 from pagefl.core.algorithm import State
 from pagefl.core.evaluate import Scores
+from pagefl.devices.costs import Costs, Prices
+from pagefl.devices.fleet import Equal
 from pagefl.experiments.spec import RunSpec, resolve
 from pagefl.game.game import Game
 from pagefl.game.players import PLAYERS
@@ -38,6 +40,8 @@ LEARNS_SOON = {  # settings by which agents learn early
     "page-shared": {"explore": 0.5},
     "fedex": {},
 }
+BUDGETS = {"budget": 90.0, "budget_of": "energy", "server_budget": 2.0}
+PHONES = {"name": "phones", "hours": 24.0, "reference": 0.0}
 NARROW = {"lr_min": 0.01, "lr_max": 0.4, "epochs_max": 4}  # ranges, where there are any
 CASES = list(PLAYERS)
 LEARNERS = [case for case in CASES if case in LEARNS_SOON]
@@ -51,16 +55,26 @@ def of_cases(cases: list[str]) -> pytest.MarkDecorator:
 
 
 every_case, every_learner = of_cases(CASES), of_cases(LEARNERS)
+BUDGETED = [case for case in CASES if "budget" in {field.name for field in fields(PLAYERS[case])}]
+with_and_without_budgets = pytest.mark.parametrize(
+    ("case", "budget"),
+    [
+        pytest.param(case, budget, marks=pytest.mark.xdist_group(case))
+        for case in CASES
+        for budget in (False, True)
+        if case in BUDGETED or not budget
+    ],
+)
 
 
-def settings_of(case: str) -> dict:
+def settings_of(case: str, budget: bool = False) -> dict:
     known = {field.name for field in fields(PLAYERS[case])}
     narrow = {setting: value for setting, value in NARROW.items() if setting in known}
-    return {"name": case, **LEARNS_SOON.get(case, {}), **narrow}
+    return {"name": case, **LEARNS_SOON.get(case, {}), **narrow, **(BUDGETS if budget else {})}
 
 
-def players_of(case: str) -> Players:
-    return spec_of(case).make_players()
+def players_of(case: str, budget: bool = False) -> Players:
+    return spec_of(case, budget=budget).make_players()
 
 
 def rounds_of(case: str, participation: float) -> int:
@@ -77,10 +91,11 @@ def late(case: str) -> int:
     return rounds_of(case, 1.0) // 2 - 4 if case == "page-shared" else rounds_of(case, 1.0) - 6
 
 
-def options_of(case: str, participation: float = 1.0) -> dict:
+def options_of(case: str, participation: float = 1.0, budget: bool = False) -> dict:
     rounds = rounds_of(case, participation)
     return {
-        "players": settings_of(case),
+        "players": settings_of(case, budget),
+        "devices": PHONES if budget else {},
         "algorithm": "fedavg",
         "rounds": rounds,
         "participation": participation,
@@ -88,8 +103,8 @@ def options_of(case: str, participation: float = 1.0) -> dict:
     }
 
 
-def spec_of(case: str, participation: float = 1.0) -> RunSpec:
-    return resolve(options_of(case, participation), task())
+def spec_of(case: str, participation: float = 1.0, budget: bool = False) -> RunSpec:
+    return resolve(options_of(case, participation, budget), task())
 
 
 def run(case: str, participation: float = 1.0, **options: object) -> Run:
@@ -101,21 +116,21 @@ def reference(case: str, participation: float = 1.0) -> Run:
     return run(case, participation)
 
 
-def simulation_of(case: str, participation: float = 1.0) -> Simulation:
-    spec = spec_of(case, participation)
+def simulation_of(case: str, participation: float = 1.0, budget: bool = False) -> Simulation:
+    spec = spec_of(case, participation, budget)
     return simulate(task(), spec.make_algorithm(), spec)
 
 
-def game_of(case: str, participation: float = 1.0, rounds: int = 0) -> Game:
+def game_of(case: str, participation: float = 1.0, rounds: int = 0, budget: bool = False) -> Game:
     """After these rounds."""
-    game = Game(*simulation_of(case, participation).game(players_of(case)))
+    game = Game(*simulation_of(case, participation, budget).game(players_of(case, budget)))
     for round in range(1, rounds + 1):
         game.play(round, FAIR)
     return game
 
 
-def observed(loss: np.ndarray, accuracy: np.ndarray) -> Observation:
-    return Observation(lambda: Scores(loss, accuracy), FAIR)
+def observed(loss: np.ndarray, accuracy: np.ndarray, prices: Prices | None = None) -> Observation:
+    return Observation(lambda: Scores(loss, accuracy), FAIR, prices)
 
 
 def copied(tensors: State) -> State:
@@ -193,12 +208,12 @@ def test_resume_is_exact(case, participation, when, tmp_path):
     assert_same_bits(reference(case, participation), pagefl.resume(tmp_path / "run", task=task()))
 
 
-@every_case
-def test_absent_clients_wait_untouched(case):
+@with_and_without_budgets
+def test_absent_clients_wait_untouched(case, budget):
     """Every tensor of a clients' policy has a row for each client, and a round changes those of its
     participants alone.
     """
-    game = game_of(case, 0.4)
+    game = game_of(case, 0.4, budget=budget)
     changed = set()
     for round in range(1, rounds_of(case, 0.4) + 1):
         before = copied(game.clients.state())
@@ -301,9 +316,9 @@ def test_acting_is_not_learning(case):
     assert same(learned(of_agents(game.state())), before) == (case not in LEARNERS)
 
 
-@every_case
-def test_frozen_players_do_not_learn(case):
-    game = game_of(case, rounds=late(case))
+@with_and_without_budgets
+def test_frozen_players_do_not_learn(case, budget):
+    game = game_of(case, rounds=late(case), budget=budget)
     for side in (game.follower, game.clients):
         side.policy.freeze()
     before = copied(of_agents(game.state()))
@@ -354,20 +369,22 @@ def test_players_keep_nothing_to_themselves(case):
     assert_same_bits(first, second)
 
 
-@every_case
-def test_a_client_alone_plays_as_among_others(case):
+@with_and_without_budgets
+def test_a_client_alone_plays_as_among_others(case, budget):
     """On a node that holds one of many: the same moves, the same experience, the same agent."""
-    players = players_of(case)
-    many = Setup(CLIENTS, rounds_of(case, 1.0), seed=3, lr=0.1, epochs=3)
+    players = players_of(case, budget)
+    many = Setup(CLIENTS, rounds_of(case, 1.0), seed=3, lr=0.1, epochs=3, devices=Equal())
+    each = Costs(*np.linspace(0.2, 2.0, CLIENTS) * np.ones((3, 1)))
+    prices = Prices(each, each * 0.5) if budget else None
     together, server = players.client_policy(many), players.server_policy(many)
     alone = [players.client_policy(many._replace(clients=1, first=i)) for i in range(CLIENTS)]
     everybody, me = np.arange(CLIENTS), np.array([0])
     chance = np.random.default_rng(0)
     for round in range(1, many.rounds + 1):
         accuracy, loss, after = chance.uniform(0.1, 1.0, (3, CLIENTS))
-        seen = observed(loss, accuracy)
+        seen = observed(loss, accuracy, prices)
         shrunk = np.where(after > 0.8, 0.1, 1)
-        outcome = Outcome(1 / after, accuracy, after, after / 2, np.zeros(CLIENTS), shrunk, after - 0.5)
+        outcome = Outcome(1 / after, accuracy, after, after / 2, np.zeros(CLIENTS), shrunk, after - 0.5, each)
         policies = [(together, everybody, seen, outcome)]
         for i, policy in enumerate(alone):
             policies.append((policy, me, seen.of(np.array([i])), outcome.of(np.array([i]))))

@@ -47,6 +47,7 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
+NO_BUDGETS = {"budget": 0.0, "budget_of": "seconds", "server_budget": 0.0}  # of players: they came later
 
 
 def name_of(spec: RunSpec) -> str:
@@ -59,6 +60,9 @@ def name_of(spec: RunSpec) -> str:
         name: value
         for name, value in spec.model_dump().items()
         if name not in NO_MATTER and not (name in before and value == before[name])
+    }
+    matters["players"] = {
+        name: value for name, value in matters["players"].items() if NO_BUDGETS.get(name) != value
     }
     digest = sha256(json.dumps([VERSION, matters], sort_keys=True).encode()).hexdigest()
     return f"{spec.task['name']}-{spec.label}-s{spec.seed}-{digest[:12]}"

@@ -15,7 +15,7 @@ from pagefl.core import personal, rng
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 
-from .follower import Follower
+from .follower import Follower, Round
 from .game import Game
 from .leaders import Leaders
 from .protocol import ClientPolicy, Moves, Observation, ServerPolicy
@@ -41,17 +41,27 @@ class Finding(NamedTuple):
     epsilon: float  # largest gain as a share of the pay-off; zero if nothing gains
     move: Move | None  # the deviation that gains it
     tried: int
+    barred: int = 0  # deviations that do not count, since they would exceed the player's budget
+    multiplier: float | None = None  # the price of its budget, if it has one; above 0: the budget binds
+    used: float | None = None  # of its budget, by its own move
 
 
 def certify(
-    stage: int, replay: Callable[[Deviation | None], Mapping[str, float]], deviations: Sequence[Deviation]
+    stage: int,
+    replay: Callable[[Deviation | None], Mapping[str, float]],
+    deviations: Sequence[Deviation],
+    allowed: Callable[[Deviation], bool] = lambda deviation: True,
 ) -> list[Finding]:
-    """`replay`: the pay-offs of all players from this stage on, with one move changed or none."""
+    """`replay`: the pay-offs of all players from this stage on, with one move changed or none. `allowed`:
+    whether a move is within its player's budget; asked after the replay with none."""
     base = replay(None)
     best: dict[str, Finding] = {}
     for deviation in deviations:
         player = deviation.player
         found = best.get(player, Finding(stage, player, base[player], 0.0, None, 0))
+        if not allowed(deviation):
+            best[player] = found._replace(barred=found.barred + 1)
+            continue
         gain = (replay(deviation)[player] - base[player]) / max(abs(base[player]), 1e-12)
         if gain > found.epsilon:
             found = found._replace(epsilon=gain, move=deviation.move)
@@ -87,6 +97,7 @@ def certify_game(
     terms = follower.terms
     follower.terms = leaders.terms = replace(terms, rewards=True)  # whoever learns by them
     game = Game(follower, leaders)
+    books = Books(server)
 
     def back() -> None:
         leaders.policy, follower.policy = clients, server
@@ -104,19 +115,56 @@ def certify_game(
         payoffs = {"server": 0.0, **{f"client {i}": 0.0 for i in range(leaders.half.size)}}
         for ahead in range(trial.horizon):
             played = game.play(stage + 1 + ahead, demand)
+            if deviation is None and not ahead:
+                books.open(played)
             payoffs["server"] += gamma**ahead * played.reward
             for client in played.answer.clients:
                 payoffs[f"client {client}"] += gamma**ahead * float(played.answer.told["reward"][client])
         return payoffs
 
     ids = follower.half.participants(stage + 1, follower.terms.participation)
-    findings = certify(stage, replay, deviations(ids, ranges, trial, stage))
+    most = leaders.affords(follower.orders(stage + 1, demand))
+    books.paid = {} if most is None else dict(zip(ids.tolist(), most.tolist(), strict=True))
+    findings = certify(stage, replay, deviations(ids, ranges, trial, stage), books.allowed)
+    findings = [books.noted(finding) for finding in findings]
     back()
     if leaders.half.steps:
         findings += certify_steps(game, stage, deviating(ids, trial))
     back()
     follower.terms = leaders.terms = terms
     return findings
+
+
+class Books:
+    """What players with a budget can pay in one stage, and what they did pay."""
+
+    def __init__(self, server: ServerPolicy) -> None:
+        self.server = server
+        self.paid: dict[int, float] = {}  # the most epochs of each client
+        self.accounts: dict[str, tuple[float, float]] = {}
+        self.seconds = np.empty(0)  # of the round's uploads
+
+    def open(self, played: Round) -> None:
+        """Of the stage as it is played without a deviation."""
+        told = played.answer.told
+        self.seconds = told.of("seconds", played.answer.clients)
+        for place in (~np.isnan(told["used"])).nonzero()[0]:
+            numbers = float(told["multiplier"][place]), float(told["used"][place])
+            self.accounts[f"client {told.clients[place]}"] = numbers
+        if (account := self.server.account()) is not None:
+            self.accounts["server"] = float(account.multiplier[0]), float(account.used[0])
+
+    def allowed(self, deviation: Deviation) -> bool:
+        if deviation.player == "server":
+            weights = np.array(deviation.move)
+            return self.server.affords(weights / weights.sum(), self.seconds)
+        client = int(deviation.player.removeprefix("client "))
+        return deviation.move[1] <= self.paid.get(client, np.inf)
+
+    def noted(self, finding: Finding) -> Finding:
+        """An exhausted budget has no share that is used."""
+        multiplier, used = self.accounts.get(finding.player, (None, np.inf))
+        return finding._replace(multiplier=multiplier, used=used if np.isfinite(used) else None)
 
 
 def certify_steps(game: Game, stage: int, clients: Integers) -> list[Finding]:

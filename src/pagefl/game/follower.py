@@ -137,7 +137,7 @@ class Follower:
         self.half.receive(clients, answer.uploads)
         taught = self.policy.update(round, answer.experience) if answer.experience else None
         sizes = capped(self.known.of(SIZE, clients), self.terms.largest_size_share)
-        uploads = Uploads(self.half, round, clients, sizes, self.role)
+        uploads = Uploads(self.half, round, clients, sizes, self.role, answer.told.of("seconds", clients))
         losses = self.policy.observe(round, clients, uploads)
         weights = self.policy.act(round, clients, uploads)
         if "p" in self.terms.freeze:

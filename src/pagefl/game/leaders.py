@@ -3,8 +3,9 @@
 import numpy as np
 
 from pagefl.core.algorithm import State
-from pagefl.core.arrays import Integers
+from pagefl.core.arrays import Floats, Integers
 from pagefl.core.clients import ClientHalf
+from pagefl.core.evaluate import Scores
 from pagefl.core.jobs import Rivals
 from pagefl.core.personal import Step, Trials, Tuned
 from pagefl.devices.costs import Costs, Meter, Prices
@@ -91,6 +92,7 @@ class Leaders:
             spent = None if costs is None else costs.of(np.searchsorted(orders.clients, numbers))
             outcome = Outcome(paid, *known, played.shrunk, played.lead, spent)
             self.policy.reward(round, numbers - self.first, outcome)
+        account = self.policy.account()
         told = self._told()
         told |= {"before_accuracy": trained.before.accuracy, "before_loss": trained.before.loss}
         for name, who, values in (
@@ -108,6 +110,8 @@ class Leaders:
             ("train_loss", numbers, trained.train.loss),
             ("seconds", orders.clients, np.nan if costs is None else costs.seconds),
             ("joules", orders.clients, np.nan if costs is None else costs.joules),
+            ("multiplier", orders.clients, np.nan if account is None else account.multiplier),
+            ("used", orders.clients, np.nan if account is None else account.used),
         ):
             told.put(name, who, values)
         return Answer(
@@ -166,6 +170,13 @@ class Leaders:
     def _costs(self, orders: Orders, evaluated: Integers) -> Costs | None:
         return None if self.meter is None else self.meter.costs(orders.clients, evaluated, orders.size)
 
+    def affords(self, orders: Orders) -> Floats | None:
+        """The most epochs that each of those ordered can play within its budget. None: any."""
+        self._receive(orders)
+        places = self.half.places(orders.clients)
+        seen = Observation(unseen, orders.demand, self._prices(orders, places))
+        return self.policy.affords(orders.round, orders.clients - self.first, seen)
+
     def _moves(self, round: int, clients: Integers, seen: Observation) -> Moves:
         return self._settled(self.policy.act(round, clients, seen), round, clients, seen)
 
@@ -180,6 +191,10 @@ class Leaders:
         lr = fixed.lr if "eta" in self.terms.freeze else moves.lr
         lr = lr * self.terms.lr_decay ** (round - 1)
         return Moves(lr, fixed.epochs if "alpha" in self.terms.freeze else moves.epochs)
+
+
+def unseen() -> Scores:
+    raise AssertionError("a budget does not depend on the model's scores")
 
 
 def pays(terms: Terms, policy: ClientPolicy) -> bool:

@@ -10,8 +10,13 @@ from torch import Tensor
 from pagefl.agents import networks
 from pagefl.agents.ddpg import Ddpg, DdpgSettings, Losses
 from pagefl.agents.noise import OuNoise, fading
+from pagefl.agents.replay import Transitions
 from pagefl.core import memory, rng
 from pagefl.core.arrays import Floats, Integers
+
+from .multipliers import LARGEST, Charge
+
+NEAR = 0.2  # width of the range of prices around the present one, from which half of a minibatch has its own
 
 # rewards as they are, their logarithm, or by the mean and spread of the replay
 Scale = Literal["raw", "log", "standard"]
@@ -75,16 +80,19 @@ class Learner:
             if not name.startswith("replay."):
                 value.copy_(tensors[name])
 
-    def observe(self, round: int, who: Integers, state: Floats) -> Losses | None:
+    def observe(
+        self, round: int, who: Integers, state: Floats, charge: Charge | None = None
+    ) -> Losses | None:
         """Complete the last transition by the state that followed it, and learn.
 
-        Losses are NaN for who did not learn.
+        Losses are NaN for who did not learn. `charge`: what these agents pay for their actions; the last
+        number of a state is then its weight.
         """
         if self.frozen:
             return None
         agents = torch.from_numpy(who)
         self._complete(agents, torch.from_numpy(state).float())
-        return self._learn(round, agents) if round > self.learning.warm_up else None
+        return self._learn(round, agents, charge) if round > self.learning.warm_up else None
 
     def act(self, round: int, who: Integers, state: Floats) -> Floats:
         agents, seen = torch.from_numpy(who), torch.from_numpy(state).float()
@@ -115,20 +123,42 @@ class Learner:
         self.ddpg.replay.add(who, states, actions, rewards, seen[ready])
         self.waiting["ready"][agents] = False
 
-    def _learn(self, round: int, agents: Tensor) -> Losses | None:
+    def spread(self, who: Integers) -> Floats:
+        """Of the rewards of these agents so far."""
+        return np.asarray(self.ddpg.replay.reward_moments(torch.from_numpy(who))[1][:, 0].double().numpy())
+
+    def _learn(self, round: int, agents: Tensor, charge: Charge | None) -> Losses | None:
         size = self.learning.ddpg.batch_size
-        able = agents[self.ddpg.replay.filled()[agents] >= min(size, self.ddpg.replay.capacity)]
+        enough = self.ddpg.replay.filled()[agents] >= min(size, self.ddpg.replay.capacity)
+        able = agents[enough]
         if not len(able):
             return None
         chance = torch.from_numpy(rng.uniforms(self._keys("minibatch", round, able.numpy()), size))
         batch = self.ddpg.replay.sample(able, chance)
-        if self.learning.rewards == "standard":
+        if charge or self.learning.rewards == "standard":
             batch = batch.standardised(*self.ddpg.replay.reward_moments(able))
+        if charge:
+            batch = self._charged(round, able.numpy(), batch, charge, enough.numpy().nonzero()[0])
         losses = self.ddpg.update(able, batch)
         learned = torch.isin(agents, able)
         return Losses(
             *(torch.full([len(agents)], torch.nan).masked_scatter(learned, part) for part in losses)
         )
+
+    def _charged(
+        self, round: int, able: Integers, batch: Transitions, charge: Charge, places: Integers
+    ) -> Transitions:
+        """The same transitions at other prices: half of them near the present one, half at any. Those at
+        which they were played are long past, and an agent shall know what to do when its price changes."""
+        count = batch.rewards.shape[1]
+        chance = rng.uniforms(self._keys("prices", round, able), count)
+        near = charge.weight[places, None] + NEAR * (chance - 0.5)
+        drawn = np.where(np.arange(count) < count // 2, near.clip(0, LARGEST), LARGEST * chance)
+        weight = torch.from_numpy(drawn).float()
+        states, following = batch.states.clone(), batch.next_states.clone()
+        states[..., -1], following[..., -1] = weight, weight
+        rewards = (1 - weight) * batch.rewards - weight * charge.cost(places, batch.actions)
+        return Transitions(states, batch.actions, rewards, following)
 
     def _explore(self, round: int, agents: Tensor) -> Tensor:
         share = fading(round, self.learning.explore_rounds) if self.learning.explore_rounds else 0.0

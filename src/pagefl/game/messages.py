@@ -15,7 +15,18 @@ NOBODY = np.empty(0, np.int64)
 # Numbers that clients tell of themselves.
 SIZE = "size"
 SCORES = ("test_accuracy", "test_loss", "train_accuracy", "train_loss", "before_accuracy", "before_loss")
-MOVES = ("lr", "epochs", "reward", "state", "critic_loss", "actor_loss", "seconds", "joules")
+MOVES = (
+    "lr",
+    "epochs",
+    "reward",
+    "state",
+    "critic_loss",
+    "actor_loss",
+    "seconds",
+    "joules",
+    "multiplier",
+    "used",
+)
 
 
 class Told(dict[str, Floats]):

@@ -22,6 +22,7 @@ from pagefl.core.evaluate import Scores
 from pagefl.devices.costs import Costs, Prices
 from pagefl.devices.fleet import Fleet
 
+from .multipliers import Account
 from .rewards import DemandRatio
 
 if TYPE_CHECKING:
@@ -154,6 +155,14 @@ class ClientPolicy:
     def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
         """What the moves of these clients were worth."""
 
+    def affords(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
+        """The most epochs that each can play within its budget. None: any."""
+        return None
+
+    def account(self) -> Account | None:
+        """The prices and costs of the clients that acted last. None: they have no budget."""
+        return None
+
     def experience(self, clients: Integers) -> State:
         """What these clients send to the server's policy, a row each."""
         return {}
@@ -206,6 +215,14 @@ class ServerPolicy:
 
     def reward(self, round: int, reward: float) -> None:
         """What the weights were worth: one over the new model's loss, times the demand ratio."""
+
+    def affords(self, weights: Floats, seconds: Floats) -> bool:
+        """Whether such weights of uploads that took so long are within its budget."""
+        return True
+
+    def account(self) -> Account | None:
+        """Its price and cost of the last round. None: it has no budget."""
+        return None
 
     @property
     def tensors(self) -> State:

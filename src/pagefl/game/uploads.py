@@ -2,6 +2,7 @@
 
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +14,17 @@ class Uploads:
     """`sizes` is told by the clients. All else is computed on demand, on one split of the server's data."""
 
     def __init__(
-        self, half: ServerHalf, round: int, clients: Integers, sizes: Floats, role: str = "game"
+        self,
+        half: ServerHalf,
+        round: int,
+        clients: Integers,
+        sizes: Floats,
+        role: str = "game",
+        seconds: Floats | None = None,
     ) -> None:
+        """`seconds`: that each took, where time is simulated."""
         self.half, self.round, self.clients, self.sizes, self.role = half, round, clients, sizes, role
+        self.seconds = np.full(len(clients), np.nan) if seconds is None else seconds
 
     @cached_property
     def accuracy(self) -> Floats:

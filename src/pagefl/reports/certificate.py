@@ -12,6 +12,7 @@ from matplotlib import pyplot as plt
 
 
 def table(result: dict[str, Any]) -> Table:
+    budgets = any(finding["used"] is not None for finding in result["findings"])
     page = Table(
         "stage",
         "player",
@@ -19,6 +20,7 @@ def table(result: dict[str, Any]) -> Table:
         "largest gain",
         "by",
         "tried",
+        *(("too dear", "budget used", "its price") if budgets else ()),
         title=f"{result['run']}: epsilon by one move changed",
     )
     for finding in result["findings"]:
@@ -32,8 +34,17 @@ def table(result: dict[str, Any]) -> Table:
             gain,
             by if finding["epsilon"] else "",
             str(finding["tried"]),
+            *(_budget(finding) if budgets else ()),
         )
     return page
+
+
+def _budget(finding: dict[str, Any]) -> tuple[str, str, str]:
+    """Deviations that it could not pay for, what it used itself, and its shadow price if the budget binds."""
+    if finding["used"] is None:
+        return "", "", ""
+    price = f"{finding['multiplier']:.3g}" if finding["multiplier"] > 0 else "does not bind"
+    return str(finding["barred"]), f"{100 * finding['used']:.0f} %", price
 
 
 def _told(move: list[float]) -> str:

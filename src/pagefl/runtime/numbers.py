@@ -26,6 +26,7 @@ FREE = (  # `payoffs.server` is an entry of the table `payoffs`
     ),
     *("gradients", "gradients_personal", "bytes_down", "bytes_up", "epsilon", "clip"),
     *("clock", "device_seconds", "energy"),
+    *("mean_multiplier", "over_budget", "server_multiplier", "server_used"),
     *("reward_server", "reward_clients", "payoffs.server", "payoffs.clients"),
     *("agents.clients_critic", "agents.server_critic"),
 )

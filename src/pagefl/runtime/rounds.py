@@ -17,6 +17,7 @@ from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.follower import KNOWN, Round
 from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.messages import SCORES, SIZE
+from pagefl.game.multipliers import ROUNDING
 
 from .demand import Demand
 from .hostile import hostile_clients
@@ -211,6 +212,7 @@ class Rounds:
             "bytes_down": len(asked) * played.orders.size,
             "bytes_up": played.bytes_up,
             **self._timed(played),
+            **self._budgets(played),
             "bias": str(played.orders.demand),
             "protocol": self.settings.protocol,
             "seconds": seconds,
@@ -234,6 +236,21 @@ class Rounds:
         spent = {"device_seconds": told["seconds"], "energy": told["joules"]}
         known = {name: values for name, values in spent.items() if not np.isnan(values).all()}
         return {"clock": clock.now, **{name: float(np.nansum(values)) for name, values in known.items()}}
+
+    def _budgets(self, played: Round) -> Record:
+        """Prices, and how budgets were kept, of players that have some."""
+        told, account = played.answer.told, self.game.follower.policy.account()
+        asked = ~np.isnan(told["used"])
+        entry: Record = {}
+        if asked.any():
+            over = told["used"][asked] > 1 + ROUNDING
+            entry |= {"mean_multiplier": finite(_mean(told["multiplier"])), "over_budget": float(over.mean())}
+        if account is not None:
+            entry |= {
+                "server_multiplier": finite(account.multiplier[0]),
+                "server_used": finite(account.used[0]),
+            }
+        return entry
 
     def _personal_step(self, seconds: float) -> tuple[Step, Tuned]:
         """`seconds`: of the round before it."""
@@ -282,6 +299,8 @@ class Rounds:
         who = {} if follower.everybody else {"client": known.clients.tolist()}
         if follower.clock is not None:
             columns["seconds"] = told["seconds"]
+        if not np.isnan(told["used"]).all():
+            columns |= {name: told[name] for name in ("multiplier", "used")}
         trained = np.isin(known.clients, clients).tolist()
         hostile = {} if self.honest.all() else {"hostile": (~self.honest).tolist()}
         return {"round": self.round, **who, "trained": trained, **hostile} | {

@@ -18,15 +18,18 @@ from pagefl.agents.ddpg import Losses
 from pagefl.core import rng
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
+from pagefl.game.budgets import BudgetOf, Budgets, check
+from pagefl.game.multipliers import Account
 from pagefl.game.protocol import ClientPolicy, Moves, Observation, Outcome, Players, ServerPolicy, Setup
 from pagefl.game.rewards import DemandRatio
 from pagefl.game.uploads import Uploads
 
 from .bounds import Count, Factor, NotNegative, Share
+from .purse import Purse
+from .server_budget import ServerBudget
+from .surface import NOISE, moved, quadratic
 from .trust import Trust
 
-# standard deviations of ln lr and ln epochs while clients explore, and by how much the point moves at most
-NOISE = np.array([1.0, 0.7])
 FEWEST_ROUNDS = 10  # of exploration
 ENOUGH_TOLD = 1000  # comparisons after which it ends before its time
 RECENT, ROWS = 6, 400  # the surface is fitted to the comparisons of so many rounds, and to as many at least
@@ -50,6 +53,9 @@ class PageShared(Players):
     decay: share of the rounds, at the end, in which lr decays
     price: of one epoch, as a share of the loss; more makes epochs rarer
     weights: of uploads: by data size and what the server has learned about their effect, or by size alone
+    budget: of each client: seconds of a round, or joules of the run; 0 for none
+    budget_of: what the clients' budget is of
+    server_budget: mean seconds of a round's uploads, by their weights; 0 for none
     """
 
     uses_demand = True
@@ -60,11 +66,16 @@ class PageShared(Players):
     decay: Share = 0.35
     price: NotNegative = 0.0
     weights: Literal["learned", "size"] = "learned"
+    budget: NotNegative = 0.0
+    budget_of: BudgetOf = "seconds"
+    server_budget: NotNegative = 0.0
 
     def client_policy(self, setup: Setup) -> ClientPolicy:
+        check(setup, clients=self.budget, server=self.server_budget)
         return SearchingClients(setup, self)
 
     def server_policy(self, setup: Setup) -> ServerPolicy:
+        check(setup, clients=self.budget, server=self.server_budget)
         return PointServer(setup, self)
 
     def first_point(self, setup: Setup) -> Floats:
@@ -110,10 +121,14 @@ class SearchingClients(ClientPolicy):
         self.transition = torch.zeros(0, 6)
         self.playing: Integers = np.empty(0, np.int64)  # the clients that these are of
         self.before = np.empty(0)  # their losses before training
+        self.purse = None
+        if players.budget:
+            own = Budgets(setup, players.budget, players.budget_of)
+            self.purse = Purse(own, lambda points: players.within(points, setup), players.free(setup))
 
     @property
     def received(self) -> State:
-        return {"point": self.point}
+        return {"point": self.point, **({"surface": self.purse.surface} if self.purse else {})}
 
     @property
     def exploring(self) -> bool:
@@ -124,11 +139,16 @@ class SearchingClients(ClientPolicy):
         return float(np.exp(self.point[0].double().item()))
 
     def act(self, round: int, clients: Integers, seen: Observation) -> Moves:
-        points = np.tile(self.point[:2].double().numpy(), (len(clients), 1))
+        point = self.point[:2].double().numpy()
+        points = np.tile(point, (len(clients), 1))
+        if self.purse:
+            points = self.purse.points(round, clients, seen, point)
         if self.exploring:
             keys = rng.keys(self.setup.seed, "exploring", round, (self.setup.first + clients).tolist())
             noise = NOISE * self.players.free(self.setup) * rng.normals(keys, 4).reshape(-1, 2, 2)
             tried = self.players.within(points[:, None] + noise, self.setup)
+            if self.purse:
+                tried = self.purse.pairs(tried)
             rows = np.column_stack([tried.reshape(-1, 4), np.zeros((len(clients), 2))])
             self.transition, self.playing = torch.from_numpy(rows).float(), clients
             self.before = seen.loss
@@ -138,7 +158,10 @@ class SearchingClients(ClientPolicy):
     def rivals(self, round: int, clients: Integers, seen: Observation) -> Moves | None:
         if not self.exploring:
             return None
-        return self._moves(self.transition[self._places(clients), 2:4].double().numpy(), round, seen)
+        moves = self._moves(self.transition[self._places(clients), 2:4].double().numpy(), round, seen)
+        if self.purse:  # some can pay for one move only
+            moves.lr[self.purse.limit.epochs < 2] = 0.0
+        return moves
 
     def limits(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
         """Training must lower the objective. In the first round, any smaller lr that lowers it more is taken:
@@ -148,6 +171,8 @@ class SearchingClients(ClientPolicy):
         return seen.loss if round > 1 else np.full(len(clients), -np.inf)
 
     def reward(self, round: int, clients: Integers, outcome: Outcome) -> None:
+        if self.purse:
+            self.purse.spend(clients, outcome, learn=not self.frozen)
         if not self.exploring:
             return
         who = self._places(clients)
@@ -160,6 +185,16 @@ class SearchingClients(ClientPolicy):
         if not self.exploring or not len(self.playing):
             return {"transition": torch.zeros(len(clients), 6)}
         return {"transition": self.transition[self._places(clients)]}
+
+    def affords(self, round: int, clients: Integers, seen: Observation) -> Floats | None:
+        return self.purse.limit_of(round, clients, seen).epochs if self.purse else None
+
+    def account(self) -> Account | None:
+        return self.purse.account if self.purse else None
+
+    @property
+    def tensors(self) -> State:
+        return self.purse.budgets.tensors if self.purse else {}
 
     def _places(self, clients: Integers) -> Integers:
         return np.searchsorted(self.playing, clients)
@@ -183,10 +218,13 @@ class PointServer(ServerPolicy):
         # round (0: no comparison yet), ln lr and ln epochs of both moves, which was better
         self.past = torch.zeros(RECENT * KEPT + ROWS, 6, dtype=torch.float64)
         self.trust = Trust(setup.clients) if players.weights == "learned" else None
+        self.surface = torch.zeros(5, dtype=torch.float64)  # fitted last, around the point
+        self.budget = ServerBudget(players.server_budget) if players.server_budget else None
 
     @property
     def sent(self) -> State:
-        return {"point": torch.cat([self.point, self.exploring.double()]).float()}
+        point = {"point": torch.cat([self.point, self.exploring.double()]).float()}
+        return {**point, **({"surface": self.surface.float()} if self.players.budget else {})}
 
     @property
     def personal_lr(self) -> float:
@@ -216,7 +254,14 @@ class PointServer(ServerPolicy):
         return None
 
     def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
-        return self.trust.weights(clients, uploads) if self.trust else super().act(round, clients, uploads)
+        weights = self.trust.weights(clients, uploads) if self.trust else super().act(round, clients, uploads)
+        return self.budget.kept(weights, uploads) if self.budget else weights
+
+    def affords(self, weights: Floats, seconds: Floats) -> bool:
+        return self.budget is None or self.budget.affords(weights, seconds)
+
+    def account(self) -> Account | None:
+        return self.budget.account if self.budget else None
 
     def _remember(self, round: int, rows: Floats) -> Floats:
         """The comparisons that the surface is fitted to: those of the last rounds, or the last ones."""
@@ -243,7 +288,9 @@ class PointServer(ServerPolicy):
         near = self.players.within(near * self.players.free(self.setup) + point, self.setup)
         above = quadratic((near - point) / NOISE)
         error = np.sqrt(variance * np.einsum("ni,ij,nj->n", above, normal, above))
-        return np.asarray(near[(np.einsum("ni,i->n", above, surface) - error).argmax()])
+        top = near[(np.einsum("ni,i->n", above, surface) - error).argmax()]
+        self.surface.copy_(torch.from_numpy(moved(surface, (top - point) / NOISE)))
+        return np.asarray(top)
 
     def _sound(self, rows: Floats) -> Floats:
         """The rows that a client can have sent."""
@@ -253,12 +300,8 @@ class PointServer(ServerPolicy):
 
     @property
     def tensors(self) -> State:
-        searched = {name: getattr(self, name) for name in ("point", "exploring", "told", "past")}
+        names = ("point", "exploring", "told", "past", *("surface",) * bool(self.players.budget))
+        searched = {name: getattr(self, name) for name in names}
         if self.trust is None:
             return searched
         return {**searched, "trust": self.trust.tensor, "usual_score": self.trust.usual}
-
-
-def quadratic(points: Floats) -> Floats:
-    lr, epochs = points.T
-    return np.stack([lr, epochs, lr**2, epochs**2, lr * epochs], axis=1)
