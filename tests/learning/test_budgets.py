@@ -31,17 +31,19 @@ def costs(seconds: np.ndarray) -> Costs:
 # A client's reward 2 - (1 - epochs / BEST)² is largest at BEST epochs. With a budget of fewer it plays as
 # many as that pays for, where one more is worth 2 (1 - epochs / BEST) / BEST.
 BEST, MOST, BUDGET = 800, 1000, 60.0
-PAID = np.array([200.0, 400.0, 600.0, 1500.0])  # epochs that the budget pays for, beside a transfer
+PAYS = np.array([200.0, 400.0, 1500.0])  # epochs that a budget pays for, beside a transfer
+ALIKE = 8  # clients of each kind, judged by their median: single agents miss by chance
+PAID = PAYS.repeat(ALIKE)
 
 
 def client_earns(epochs: np.ndarray) -> np.ndarray:
     return 2 - (1 - epochs / BEST) ** 2
 
 
-def play_clients(seed: int = 3, rounds: int = ROUNDS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def play_clients(rounds: int = ROUNDS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Epochs, multipliers and shares of the budget in the last rounds."""
     count = len(PAID)
-    setup = Setup(count, rounds, seed, lr=0.1, epochs=5, devices=Equal())
+    setup = Setup(count, rounds, 0, lr=0.1, epochs=5, devices=Equal())
     transfer = np.full(count, 0.1 * BUDGET)
     prices = Prices(costs((BUDGET - transfer) / PAID), costs(transfer))
     policy = BudgetedAgents(
@@ -66,11 +68,16 @@ def play_clients(seed: int = 3, rounds: int = ROUNDS) -> tuple[np.ndarray, np.nd
 
 def test_clients_find_their_budgets_and_their_prices():
     epochs, multiplier, used = play_clients()
-    each = (BUDGET * 0.9) / PAID / BUDGET
-    price = np.where(PAID < BEST, 2 * (1 - PAID / BEST) / BEST / each, 0.0)
-    assert epochs.mean(0) == pytest.approx(np.minimum(PAID, BEST), rel=NEAR)
-    assert multiplier.mean(0) == pytest.approx(price, rel=NEAR_PRICE, abs=1e-9)
+    each = 0.9 / PAYS
+    price = np.where(PAYS < BEST, 2 * (1 - PAYS / BEST) / BEST / each, 0.0)
+    assert typical(epochs) == pytest.approx(np.minimum(PAYS, BEST), rel=NEAR)
+    assert typical(multiplier) == pytest.approx(price, rel=NEAR_PRICE, abs=1e-9)
     assert (used[:, PAID < BEST] > 1).mean() < RARELY
+
+
+def typical(values: np.ndarray) -> np.ndarray:
+    """The median client of each kind, by its mean over the rounds."""
+    return np.median(values.mean(0).reshape(len(PAYS), ALIKE), 1)
 
 
 def test_without_a_price_budgets_are_exceeded(monkeypatch):
