@@ -29,11 +29,15 @@ def sentences(runs: Sequence[Reported]) -> list[str]:
         if first in level:
             others = [name for name in level if name != first]
             also = f"; level with it: {', '.join(others)}" if others else ""
-            said.append(f"On {words}, nothing ends more than a point above {first} ({best:.1%}){also}.")
+            said.append(
+                f"On {words}, nothing ends more than a point above {first} ({values[first]:.1%}){also}."
+            )
         else:
-            winners, gain = " and ".join(level), 100 * (best - values[first])
-            ends_at = f"{best:.1%} against {values[first]:.1%}"
-            said.append(f"On {words}, {winners} won {gain:.0f} points over {first}: {ends_at}.")
+            winners = " and ".join(
+                f"{name} won {100 * (values[name] - values[first]):.0f} points ({values[name]:.1%})"
+                for name in level
+            )
+            said.append(f"On {words}, {winners} over {first} ({values[first]:.1%}).")
     costs = ", ".join(f"{name} {count(end['gradients'])}" for name, end in known.items() if end["gradients"])
     if costs:
         said[-1] = f"{said[-1].removesuffix('.')}, for these gradient evaluations: {costs}."
