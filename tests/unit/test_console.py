@@ -417,3 +417,10 @@ def test_compared_runs_have_the_colours_of_reports(tmp_path):
         "four": expected["page"],
     }
     assert len(set(desk.colours(paths[::2], names[::2]).values())) == 2  # one method alone
+
+
+def test_every_setting_of_a_run_has_its_meaning(tmp_path):
+    rows = desk.settings(str(run_directory(tmp_path / "run")))["rows"]
+    silent = {row["name"] for row in rows if not row["meaning"]}
+    assert silent == {"task.name", "algorithm.name", "players.name"}
+    assert {"defence.name", "attack.name", "privacy.clip", "devices.name"} <= {row["name"] for row in rows}

@@ -144,9 +144,9 @@ def _written(value: object) -> str:
 
 
 def _groups(names: dict[str, str]) -> list[list[describe.Setting]]:
-    wanted = ["run", "personal", "deploy", *(f"{kind} {name}" for kind, name in names.items())]
-    found = describe.every()
-    return [found[group] for group in wanted if group in found]
+    """Those that every run has, whose titles are one word, and those of a task, an algorithm and players."""
+    own = [f"{kind} {name}" for kind, name in names.items()]
+    return [found for group, found in describe.every().items() if " " not in group or group in own]
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {

@@ -18,7 +18,7 @@ function field(setting) {
   input.name = setting.name;
   input.setAttribute("aria-describedby", `${help} ${wrong}`);
   const error = el("span", {id: wrong, class: "wrong", role: "alert"});
-  const about = [setting.meaning, setting.options || choices ? "" : [setting.type, setting.range.replace(/(, )?[<≤] \S*e\+\S+/, "")].filter(Boolean).join(", ")].filter(Boolean).join(" · ");
+  const about = [setting.meaning, setting.options || choices ? "" : [setting.type, setting.range.replace(/(, )?[<≤] \S*e\+\S+/, "").replace(/([<≤>≥]) /g, "$1\u00a0")].filter(Boolean).join(", ")].filter(Boolean).join(" · ");
   const made = el("div", {class: "field"}, el("label", {for: id}, setting.label ?? setting.name), input, error, el("span", {id: help, class: "help"}, about));
   fields.set(setting.name, {input, error, choices});
   input.addEventListener("input", () => changed(setting.name));
@@ -58,7 +58,9 @@ function build(found) {
   const own = {name: "name", type: "", default: "", range: "", meaning: "the run's directory"};
   byId("first").append(field(own), ...names.map(field), ...FIRST.map(name => field({...setting(name), ...(name === "task.clients" ? {label: "clients", meaning: "clients of the federation"} : {})})));
   const rest = ["run", "personal"].flatMap(title => schema.groups[title]).filter(one => !FIRST.includes(one.name) && !KINDS.includes(one.name));
-  byId("groups").append(...KINDS.map(kind => el("div", {id: `own-${kind}`})), group("All other settings", rest));
+  const apart = Object.keys(schema.groups).filter(title => !/ |^(run|personal|deploy)$/.test(title));  // nodes are not started here
+  byId("groups").append(...KINDS.map(kind => el("div", {id: `own-${kind}`})),
+    ...apart.map(title => group(`${title[0].toUpperCase()}${title.slice(1)}`, schema.groups[title])), group("All other settings", rest));
   fields.get("name").input.addEventListener("input", () => { nameTouched = true; });
   const asked = new URLSearchParams(location.search).get("task");
   fields.get("task").input.value = schema.names.task.includes(asked) ? asked : schema.names.task[0];
