@@ -15,14 +15,20 @@ templates_path: list[str] = []
 suppress_warnings = ["myst.header"]  # pages that begin with a second-level heading
 
 html_theme = "furo"
+pygments_dark_style = "monokai"  # furo's own underlines the names of modules
 html_title = f"pagefl {release}"
 html_theme_options = {"navigation_with_keys": True}
+html_favicon = "../src/pagefl/console/assets/icon.svg"
+html_static_path = ["static"]
+html_css_files = ["notebooks.css"]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_preserve_defaults = True  # as the source writes them, not `<function <lambda>>`
+python_maximum_signature_line_length = 88  # longer ones have a parameter on each line
 autodoc_default_options = {"members": True}
 
 nb_execution_mode = "auto"  # notebooks are kept without outputs, and executed here
