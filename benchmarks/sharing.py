@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
+from unittest.mock import patch
 
 
 class Setting(NamedTuple):
@@ -44,7 +45,14 @@ CONTROLS = {
     "cosine": {"players": "cosine"},
     "0.998 a round": {"players": "fixed", "lr_decay": 0.998},
     "FedEx": {"players": "fedex"},
+    "Δ-SGD": {"players": "fixed", "optimiser": "deltasgd"},
     "PAGE": {"players": "page"},
+}
+LENGTHS = {
+    "": {},
+    ", 20 %": {"participation": 0.2},
+    ", 50 rounds": {"rounds": 50},
+    ", 4 %, 50 rounds": {"rounds": 50, "participation": 0.04},
 }
 RATIOS = ("10:1", "3:1", "1:1", "1:3", "1:10")
 PRICES = (0.003, 0.01, 0.03, 0.1)
@@ -60,55 +68,95 @@ def start(task: str, name: str) -> dict:
     return {"lr": lr, "epochs": epochs}
 
 
-def cells() -> list[dict]:
+def cells(known: list[dict]) -> list[dict]:
+    """All that is wanted. `known`: results so far, for how long a control has as many gradients."""
+
     def cell(task: str, algorithm: str, seed: int, name: str, **settings: object) -> dict:
         settings = {"rounds": TASKS[task].rounds, **settings}
         return {"task": task, "algorithm": algorithm, "seed": seed, "name": name, "settings": settings}
 
-    shared = {"players": "page-shared"}
-    found = []
+    shared, found = {"players": "page-shared"}, []
     for task, own in TASKS.items():
-        for seed in SEEDS:
-            for algorithm in ALGORITHMS:
+        lengths = [each for each in LENGTHS.items() if own.rounds > 50 or "rounds" not in each[1]]
+        for seed, algorithm in product(SEEDS, ALGORITHMS):
+            for name in STARTS:
+                for control, settings in CONTROLS.items():
+                    more = {**settings, **start(task, name)}
+                    found.append(cell(task, algorithm, seed, f"{control} {name}", **more))
+            for length, short in lengths:
                 for name in STARTS:
-                    found.append(cell(task, algorithm, seed, name, **shared, **start(task, name)))
-                    few = {**shared, **start(task, name), "participation": 0.2}
-                    found.append(cell(task, algorithm, seed, f"{name}, 20 %", **few))
-                    for control, settings in CONTROLS.items():
-                        more = {**settings, **start(task, name)}
-                        found.append(cell(task, algorithm, seed, f"{control} {name}", **more))
-                    alone = {**CONTROLS["fixed"], **start(task, name), "participation": 0.2}
-                    found.append(cell(task, algorithm, seed, f"fixed {name}, 20 %", **alone))
+                    begun = {**start(task, name), **short}
+                    found.append(cell(task, algorithm, seed, f"{name}{length}", **shared, **begun))
+                    if length:
+                        alone = {**CONTROLS["fixed"], **begun}
+                        found.append(cell(task, algorithm, seed, f"fixed {name}{length}", **alone))
                 for lr, epochs in product(own.lrs, own.epoch_grid):
-                    point, name = {"lr": lr, "epochs": epochs}, f"grid {lr:g} × {epochs}"
-                    found.append(cell(task, algorithm, seed, name, **point))
-                    found.append(cell(task, algorithm, seed, f"{name}, 20 %", **point, participation=0.2))
+                    point = {"lr": lr, "epochs": epochs, **short}
+                    found.append(cell(task, algorithm, seed, f"grid {lr:g} × {epochs}{length}", **point))
+        for seed in SEEDS:
             for ratio in RATIOS:
                 found.append(cell(task, "fedavg", seed, f"demand {ratio}", **shared, bias=ratio))
             for price in PRICES:
                 players = {"name": "page-shared", "price": price}
                 found.append(cell(task, "fedavg", seed, f"price {price:g}", players=players))
-    return found
+    results = {key(r): r for r in known}
+    return found + [more for each in found if (more := longer(each, results))]
+
+
+def longer(cell: dict, known: dict[str, dict]) -> dict | None:
+    """A control from the same start, for as many rounds as make its gradients those of page-shared."""
+    name = cell["name"]
+    control, _, begun = name.rpartition(" ")
+    if control not in CONTROLS or begun not in STARTS:
+        return None
+    ours, theirs = known.get(key({**cell, "name": begun})), known.get(key(cell))
+    if not ours or not theirs:
+        return None
+    rounds = round(cell["settings"]["rounds"] * ours["gradients"] / theirs["gradients"])
+    return {**cell, "name": f"{name}, as many gradients", "settings": {**cell["settings"], "rounds": rounds}}
 
 
 def run(cell: dict) -> dict:
     import pagefl
+    from pagefl.core import personal
+    from pagefl.game.game import Game
     from pagefl.runtime.machine import machine
 
-    settings = cell["settings"]
-    rounds = pagefl.run(
-        task=cell["task"],
-        algorithm=OWN.get((cell["task"], cell["algorithm"]), cell["algorithm"]),
-        seed=cell["seed"],
-        judge_every=settings["rounds"],
-        clients_every=0,
-        workers=1,
-        **settings,
-    ).rounds
+    settings, validated = cell["settings"], {}
+    choose, personal_step = personal.choose, Game.personal_step
+
+    def chosen(losses, lr, epochs):  # type: ignore[no-untyped-def]
+        step = choose(losses, lr, epochs)
+        told = losses[:, personal.choices(lr, epochs).index(step)]
+        validated["holdout_loss"] = round(float(told.mean()), 5)
+        return step
+
+    def stepped(game, round_):  # type: ignore[no-untyped-def]
+        validated["game_loss"] = round(game.follower.half.evaluate(round_, "game")["game"][0], 5)
+        return personal_step(game, round_)
+
+    with patch.object(personal, "choose", chosen), patch.object(Game, "personal_step", stepped):
+        rounds = pagefl.run(
+            task=cell["task"],
+            algorithm=OWN.get((cell["task"], cell["algorithm"]), cell["algorithm"]),
+            seed=cell["seed"],
+            judge_every=settings["rounds"],
+            clients_every=0,
+            workers=1,
+            **settings,
+        ).rounds
     last = {name: rounds[-1][name] for name in KEPT}
+    last = {name: round(value, 5) if isinstance(value, float) else value for name, value in last.items()}
     here = machine()
     seconds = round(sum(entry["seconds"] for entry in rounds), 1)
-    return {**cell, **last, "commit": here["commit"], "cpu": here["cpu"], "seconds": seconds}
+    return {
+        **cell,
+        **last,
+        **validated,
+        "commit": here["commit"][:10],
+        "cpu": here["cpu"],
+        "seconds": seconds,
+    }
 
 
 def key(cell: dict) -> str:
@@ -131,19 +179,28 @@ def tables(results: list[dict]) -> str:
         rows = {name: [r for r in mine if r["name"] == name] for name in sorted(names)}
         for name, found in rows.items():
             lines.append(f"| {name} | {' | '.join(_cell(found, each) for each in ALGORITHMS)} |")
-        for few in ("", ", 20 %"):
-            best = {algorithm: _best(mine, algorithm, few) for algorithm in ALGORITHMS}
-            cells = (
-                f"{_cell(found, a)} {found[0]['name'][5:]}" if found else "" for a, found in best.items()
-            )
-            lines.append(f"| best of the grid, in hindsight{few} | {' | '.join(cells)} |")
+        for length in LENGTHS:
+            for axes, label in (
+                (("global_accuracy", "personal_accuracy"), "read off the test data"),
+                (("game_loss", "holdout_loss"), "chosen on game half and hold-outs"),
+            ):
+                best = {algorithm: _best(mine, algorithm, length, axes) for algorithm in ALGORITHMS}
+                if not any(best.values()):
+                    continue
+                cells = (
+                    f"{_cell(found, a)} {found[0]['name'][5:].partition(',')[0]}" if found else ""
+                    for a, found in best.items()
+                )
+                lines.append(f"| best of the grid{length}, {label} | {' | '.join(cells)} |")
+                for name in STARTS:
+                    ours = rows.get(name + length, [])
+                    told = (_paired(ours, best, a) for a in ALGORITHMS)
+                    lines.append(f"| {name}{length} less that | {' | '.join(told)} |")
             for name in STARTS:
-                for other, label in ((best, "the grid's best"), (None, "its start")):
-                    told = (
-                        _paired(rows.get(name + few, []), other or rows.get(f"fixed {name}{few}", []), a)
-                        for a in ALGORITHMS
-                    )
-                    lines.append(f"| {name}{few} less {label} | {' | '.join(told)} |")
+                ours, alone = rows.get(name + length, []), rows.get(f"fixed {name}{length}", [])
+                told = [_paired(ours, alone, a) for a in ALGORITHMS]
+                if any(told):
+                    lines.append(f"| {name}{length} less its start | {' | '.join(told)} |")
     return "\n".join(lines)
 
 
@@ -170,20 +227,20 @@ def _cell(found: list[dict], algorithm: str) -> str:
     return f"{means[0]:.1f} / {means[1]:.1f} ({len(mine)})"
 
 
-def _best(mine: list[dict], algorithm: str, few: str) -> list[dict]:
+def _best(mine: list[dict], algorithm: str, length: str, axes: tuple[str, str]) -> list[dict]:
+    """The results at the grid's point with the largest sum of these accuracies, or the smallest of losses."""
     grid: dict[str, list[dict]] = {}
     for r in mine:
-        name = r["name"]
-        if r["algorithm"] == algorithm and name.startswith("grid") and name.endswith("20 %") == bool(few):
-            grid.setdefault(name, []).append(r)
+        point, comma, rest = r["name"].partition(",")
+        wanted = r["algorithm"] == algorithm and point.startswith("grid") and comma + rest == length
+        if wanted and all(axis in r for axis in axes):
+            grid.setdefault(point, []).append(r)
     if not grid:
         return []
     most = max(len(found) for found in grid.values())
     complete = {name: found for name, found in grid.items() if len(found) == most}
-    return max(
-        complete.values(),
-        key=lambda found: mean(r["global_accuracy"] + r["personal_accuracy"] for r in found),
-    )
+    sign = -1 if axes[0].endswith("loss") else 1
+    return max(complete.values(), key=lambda found: sign * mean(sum(r[axis] for axis in axes) for r in found))
 
 
 def draw(results: list[dict], path: Path) -> None:
@@ -227,7 +284,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="cells whose key contains all of these words")
+    parser.add_argument("--only", default="", help="cells whose key has all of these words")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
@@ -237,8 +294,9 @@ def main() -> None:
     if given.table:
         print(tables(read(given.results)))
         return
-    done = {key(r) for r in read(given.results)}
-    wanted = [c for c in cells() if key(c) not in done]
+    known = read(given.results)
+    done = {key(r) for r in known}
+    wanted = [c for c in cells(known) if key(c) not in done]
     wanted = [c for c in wanted if all(w in f"{key(c)} seed{c['seed']}" for w in given.only.split("+") if w)]
     with ProcessPoolExecutor(given.jobs) as pool:
         for each in as_completed([pool.submit(run, c) for c in wanted]):
