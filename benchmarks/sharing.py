@@ -60,6 +60,7 @@ KEPT = (
     *("global_accuracy", "local_accuracy", "personal_accuracy", "personal_step"),
     *("gradients", "gradients_personal", "mean_lr", "mean_epochs"),
 )
+KEPT_OF_GRID = ("global_accuracy", "personal_accuracy", "gradients")
 
 
 def start(task: str, name: str) -> dict:
@@ -145,7 +146,8 @@ def run(cell: dict) -> dict:
             workers=1,
             **settings,
         ).rounds
-    last = {name: rounds[-1][name] for name in KEPT}
+    wanted = KEPT_OF_GRID if cell["name"].startswith("grid") else KEPT
+    last = {name: rounds[-1][name] for name in wanted}
     last = {name: round(value, 5) if isinstance(value, float) else value for name, value in last.items()}
     here = machine()
     seconds = round(sum(entry["seconds"] for entry in rounds), 1)
@@ -184,7 +186,7 @@ def tables(results: list[dict]) -> str:
                 (("global_accuracy", "personal_accuracy"), "read off the test data"),
                 (("game_loss", "holdout_loss"), "chosen on game half and hold-outs"),
             ):
-                best = {algorithm: _best(mine, algorithm, length, axes) for algorithm in ALGORITHMS}
+                best = {algorithm: _best(mine, task, algorithm, length, axes) for algorithm in ALGORITHMS}
                 if not any(best.values()):
                     continue
                 cells = (
@@ -227,20 +229,23 @@ def _cell(found: list[dict], algorithm: str) -> str:
     return f"{means[0]:.1f} / {means[1]:.1f} ({len(mine)})"
 
 
-def _best(mine: list[dict], algorithm: str, length: str, axes: tuple[str, str]) -> list[dict]:
-    """The results at the grid's point with the largest sum of these accuracies, or the smallest of losses."""
+def _best(mine: list[dict], task: str, algorithm: str, length: str, axes: tuple[str, str]) -> list[dict]:
+    """The results at the grid's point with the largest sum of these accuracies, or the smallest of losses.
+    On the seeds that every point has been run with."""
     grid: dict[str, list[dict]] = {}
     for r in mine:
         point, comma, rest = r["name"].partition(",")
         wanted = r["algorithm"] == algorithm and point.startswith("grid") and comma + rest == length
         if wanted and all(axis in r for axis in axes):
             grid.setdefault(point, []).append(r)
-    if not grid:
+    if len(grid) < len(TASKS[task].lrs) * len(TASKS[task].epoch_grid):
         return []
-    most = max(len(found) for found in grid.values())
-    complete = {name: found for name, found in grid.items() if len(found) == most}
+    seeds = set.intersection(*({r["seed"] for r in found} for found in grid.values()))
+    if not seeds:
+        return []
+    complete = [[r for r in found if r["seed"] in seeds] for found in grid.values()]
     sign = -1 if axes[0].endswith("loss") else 1
-    return max(complete.values(), key=lambda found: sign * mean(sum(r[axis] for axis in axes) for r in found))
+    return max(complete, key=lambda found: sign * mean(sum(r[axis] for axis in axes) for r in found))
 
 
 def draw(results: list[dict], path: Path) -> None:
