@@ -411,8 +411,9 @@ def test_a_hostile_transition_is_left_out_and_a_crowd_does_not_shorten_memory():
     assert sorted(set(server.past[:, 0].tolist())) == [0, 3, 4, 5, 6, 7, 8]
     assert int((server.past[:, 0] == 8).sum()) == KEPT
     _, few = policies()
-    bad = torch.rand(7, 6) * torch.tensor([1, 1, 1, 1, 1, 0])
+    bad = torch.rand(8, 6) * torch.tensor([1, 1, 1, 1, 1, 0])
     bad[1, 4], bad[2, 4], bad[3, 0], bad[4, 3], bad[5, 5] = torch.inf, 1.5, torch.nan, -1e9, -1e3
+    bad[6, 2] = 40.0  # ln lr: far outside the range, it would outweigh all others
     few.update(1, {"transition": bad})
     assert int(few.told) == 2
 

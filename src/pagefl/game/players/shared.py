@@ -34,7 +34,8 @@ FEWEST_ROUNDS = 10  # of exploration
 ENOUGH_TOLD = 1000  # comparisons after which it ends before its time
 RECENT, ROWS = 6, 400  # the surface is fitted to the comparisons of so many rounds, and to as many at least
 KEPT = 200  # comparisons of a round that the server keeps
-LARGEST, SMALLEST = 50.0, -7.0  # logarithms that a client can send: at most three tenths of a rate
+SMALLEST = -7.0  # ln of the factor of lr that a client can send: three times a tenth
+ROUNDED = 1e-4  # by which a move that was sent may be outside the range
 RIDGE = 1.0
 PRIOR = 3  # comparisons of variance 1 that stand for what is not known before the first ones
 FLOOR = 0.01  # added to a loss before it divides: a client with one class must not outweigh all others
@@ -293,10 +294,11 @@ class PointServer(ServerPolicy):
         return np.asarray(top)
 
     def _sound(self, rows: Floats) -> Floats:
-        """The rows that a client can have sent."""
-        better, shrunk = np.abs(rows[:, 4]), rows[:, 5]
+        """The rows that a client can have sent. A move far outside the range would outweigh all others."""
+        better, shrunk, tried = np.abs(rows[:, 4]), rows[:, 5], rows[:, :4].reshape(-1, 2)
         known = (better <= 1) & (shrunk >= SMALLEST) & (shrunk <= 0)
-        return np.asarray(rows[known & (np.abs(rows[:, :4]) < LARGEST).all(1)])
+        inside = np.abs(self.players.within(tried, self.setup) - tried) < ROUNDED
+        return np.asarray(rows[known & inside.reshape(-1, 4).all(1)])
 
     @property
     def tensors(self) -> State:
