@@ -8,7 +8,8 @@ from federations import Federation, task
 import pagefl
 from pagefl import UserError
 from pagefl.algorithms import ALGORITHMS
-from pagefl.game.players.trust import KEPT, LEAST, LONGEST, STEP, Trust
+from pagefl.core.uploaded import Here, Regarded, Uploaded
+from pagefl.game.players.trust import DOUBT, KEPT, LEAST, LONGEST, STEP, Trust
 from pagefl.game.uploads import Uploads
 from pagefl.runtime.settings import Settings
 
@@ -67,6 +68,37 @@ def test_whoever_harms_for_long_has_no_weight():
         trust.learn(np.arange(4), seen)
     assert trust.tensor[3] < LEAST
     assert trust.weights(np.arange(4), seen)[3] == 0
+
+
+def test_most_clients_count_alike_in_means():
+    trust, clients = Trust(5), np.arange(5)
+    trust.tensor[:] = torch.tensor([9.0, 0.0, DOUBT, DOUBT - 1, 0.0])
+    expected = [1, 1, 1, np.exp(-1), LONGEST / 30]
+    np.testing.assert_allclose(trust.regard(clients, np.array([1.0, 1, 1, 1, 30])), expected)
+
+
+def test_means_of_uploads_that_are_regarded_less():
+    """Each update is shortened from where an untrained upload would be, and then all count the same."""
+    rows, control = torch.randn(3, 4), torch.randn(3, 2)
+    origin, regard = torch.randn(4), np.array([1.0, 0.25, 0.0])
+    uploads = Uploaded(Here({"model": rows, "control": control}), np.arange(3))
+    found = Regarded(uploads, {"model": origin}, {"model": regard, "control": regard[::-1].copy()}.get)
+    shortened = [origin + float(regard[i]) * (rows[i] - origin) for i in range(3)]
+    torch.testing.assert_close(found.mean("model"), sum(shortened) / 3)
+    torch.testing.assert_close(found.mean("control"), (control[2] + 0.25 * control[1]) / 3)
+    weights = torch.tensor([0.2, 0.3, 0.5])
+    assert torch.equal(found.sum("model", weights), uploads.sum("model", weights))
+    assert torch.equal(found["control"], control)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["scaffold", "feddyn"])
+def test_what_hostile_clients_did_first_does_not_stay_in_server_states(algorithm):
+    options = {"rounds": 20, "clients": 20, "players": "page-shared", "attack": {"name": "scale"}}
+    run = pagefl.run(
+        task="synthetic", algorithm=algorithm, personal={"when": "never"}, judge_every=20, **options
+    )
+    assert run.rounds[-1]["global_accuracy"] > 0.6
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from .storage import Allocate
 from .training.descent import Batch
 from .training.model import Model
 from .training.stack import Stack, Training
-from .uploaded import Here, Source, Treatment, Uploaded
+from .uploaded import Here, Regard, Regarded, Source, Treatment, Uploaded
 
 NONE = np.empty(0, np.int64)
 GRADIENT_EXAMPLES = 500  # of which a gradient is taken at once
@@ -27,14 +27,15 @@ Chances = Callable[[int, int], Floats]  # (round, clients) -> a number from 0 to
 
 
 class Job(NamedTuple):
-    kind: str  # "uploads", "effects" of uploads, or the split on which the shared model is evaluated
+    # "uploads", "effects" or "lengths" of uploads, or the split on which the shared model is evaluated
+    kind: str
     ids: Integers  # of clients, or of blocks of the server's examples
     round: int
-    role: str = ""  # of uploads: the split on which they are evaluated
+    role: str = ""  # of uploads: the split on which they are evaluated, or the array that is measured
 
     @property
     def of_uploads(self) -> bool:
-        return self.kind in ("uploads", "effects")
+        return self.kind in ("uploads", "effects", "lengths")
 
 
 class ServerHalf:
@@ -122,18 +123,26 @@ class ServerHalf:
         answers: list[Any] = self.run_jobs([Job("effects", ids[part], round, role) for part in parts])
         return np.concatenate([*answers, np.empty((0, 2))])
 
-    def aggregate(self, round: int, ids: Integers, weights: Floats) -> None:
+    def lengths(self, round: int, ids: Integers, name: str) -> Floats:
+        """How far one array of each of these uploads is from that of an untrained upload."""
+        parts = pieces(ids, self.source.cuts, EVALUATED_TOGETHER)
+        answers: list[Any] = self.run_jobs([Job("lengths", ids[part], round, name) for part in parts])
+        return np.concatenate([*answers, np.empty(0)])
+
+    def aggregate(self, round: int, ids: Integers, weights: Floats, regard: Regard | None = None) -> None:
         """The next shared state, of these clients' uploads."""
         if len(ids) or self.chances is not None:
-            self.shared = self.aggregated(round, ids, weights)
+            self.shared = self.aggregated(round, ids, weights, regard)
             self._send()
 
-    def aggregated(self, round: int, ids: Integers, weights: Floats) -> State:
-        """What the state would become."""
+    def aggregated(self, round: int, ids: Integers, weights: Floats, regard: Regard | None = None) -> State:
+        """What the state would become. `regard`: how far each upload counts where weights are equal."""
         uploads, shares = self.uploads_of(ids), torch.from_numpy(weights).to(self.model_row)
         for treatment in self.treatments:
             uploads = treatment(uploads, self.origin, round)
         counted = uploads.counted(shares, len(ids) / self.clients)
+        if regard is not None:
+            uploads = Regarded(uploads, self.origin, regard)
         after = self.algorithm.aggregate(self.shared, uploads, *counted)
         return checks.aggregated(self.algorithm, after, self.shared)
 
@@ -172,6 +181,8 @@ class ServerHalf:
         """What a worker does."""
         if job.kind == "effects":
             return self._effects(job)
+        if job.kind == "lengths":
+            return self._lengths(job)
         if job.kind == "uploads":
             return self.model.accuracies(self.candidates(job.ids), self.samples[job.role])
         rows = self.sent["model"]
@@ -190,6 +201,11 @@ class ServerHalf:
             moved = row - sent
             found[i] = torch.stack([moved.norm(), -(moved @ self.slope[1])])
         return found.numpy()
+
+    def _lengths(self, job: Job) -> Floats:
+        rows, origin = self.uploads_of(job.ids)[job.role], self.origin.get(job.role)
+        # one by one: the same bits in pieces of any size
+        return np.array([float((row if origin is None else row - origin).norm()) for row in rows])
 
     def state(self) -> State:
         """Everything that a round changes, as views."""

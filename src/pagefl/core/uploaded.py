@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import sums
 from .algorithm import State
-from .arrays import Integers
+from .arrays import Floats, Integers
 
 
 class Source(Protocol):
@@ -92,6 +92,33 @@ class Uploaded(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.source.names)
+
+
+# How far each upload counts in a mean with equal weights, 0 to 1, by the name of the array. None: fully.
+Regard = Callable[[str], Floats | None]
+
+
+class Regarded(Uploaded):
+    """Uploads some of which count for less in means with equal weights: their updates are shortened."""
+
+    def __init__(self, uploads: Uploaded, origin: State, regard: Regard) -> None:
+        """`origin`: see `Treatment`."""
+        super().__init__(uploads.source, uploads.ids)
+        self.uploads, self.origin, self.regard = uploads, origin, regard
+
+    def sum(self, name: str, weights: Tensor) -> Tensor:
+        return self.uploads.sum(name, weights)
+
+    def mean(self, name: str) -> Tensor:
+        regard = self.regard(name)
+        if regard is None:
+            return self.uploads.mean(name)
+        shares = torch.from_numpy(regard / len(self.ids))
+        moved, origin = self.sum(name, shares), self.origin.get(name)
+        return moved if origin is None else moved + (1 - float(shares.sum())) * origin
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.uploads[name]
 
 
 class Treatment(Protocol):

@@ -147,7 +147,13 @@ class Follower:
         if not np.isfinite(weights).all():
             raise UserError(f"round {round}: the weights that the server's policy chose are not finite")
         counted = weights > 0  # whoever has no weight is as absent
-        self.half.aggregate(round, clients[counted], weights[counted])
+
+        def regard(name: str) -> Floats | None:
+            found = self.policy.regard(round, clients, uploads, name)
+            return None if found is None else found[counted]
+
+        learned = "p" not in self.terms.freeze and not self.terms.private
+        self.half.aggregate(round, clients[counted], weights[counted], regard if learned else None)
         self._check_shared(round)
         paid = self.terms.rewards or rewarded(self.policy)
         asked = {"server_test": orders.judged, "game": False}

@@ -208,6 +208,11 @@ class ServerPolicy:
         """The weights of these clients' uploads. They sum to one."""
         return by_size(uploads)
 
+    def regard(self, round: int, clients: Integers, uploads: "Uploads", name: str) -> Floats | None:
+        """How far each upload counts, 0 to 1, where an algorithm takes the plain mean of one array: for
+        states that the server keeps beside the model. None: fully."""
+        return None
+
     @property
     def personal_lr(self) -> float:
         """The same as the clients' policy has."""

@@ -65,6 +65,10 @@ class Uploads:
     def _effects(self) -> Floats:
         return self.half.effects(self.round, self.clients, self.role)
 
+    def lengths(self, name: str) -> Floats:
+        """How far one array of each upload is from that of an untrained upload."""
+        return self.half.lengths(self.round, self.clients, name)
+
     def slope(self, weights: Floats) -> Floats:
         """By how much the shared model's loss would rise with each weight, if these were the weights."""
         model = self.half.aggregated(self.round, self.clients, weights)["model"]

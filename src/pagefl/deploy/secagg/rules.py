@@ -89,7 +89,8 @@ def check(
             f"since {reason}; expected one whose aggregate is made of sums and means"
         ) from None
     kind = type(server)
-    usual = all(getattr(kind, hook) is getattr(ServerPolicy, hook) for hook in ("act", "observe", "update"))
+    hooks = ("act", "observe", "regard", "update")
+    usual = all(getattr(kind, hook) is getattr(ServerPolicy, hook) for hook in hooks)
     if not usual or server.looks_at_uploads or client.experience(np.array([0])):
         raise UserError(
             f"deploy.secure = true: the server's {kind.__name__} looks at what single clients upload, or "

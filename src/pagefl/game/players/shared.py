@@ -264,6 +264,9 @@ class PointServer(ServerPolicy):
     def account(self) -> Account | None:
         return self.budget.account if self.budget else None
 
+    def regard(self, round: int, clients: Integers, uploads: Uploads, name: str) -> Floats | None:
+        return self.trust.regard(clients, uploads.lengths(name)) if self.trust else None
+
     def _remember(self, round: int, rows: Floats) -> Floats:
         """The comparisons that the surface is fitted to: those of the last rounds, or the last ones."""
         past = self.past.numpy()

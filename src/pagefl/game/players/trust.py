@@ -17,6 +17,7 @@ from pagefl.game.uploads import Uploads
 KEPT = 0.95  # of the trust of the round before
 STEP = 5.0  # by which trust changes at most in a round: weights, by its exponential
 LONGEST = 3.0  # norm of an update, as a multiple of the round's median
+DOUBT = -2.0  # a client with less trust counts for less in means, by the exponential of what is missing
 LEAST = -7.0  # a client with less trust is left out, as if it were absent
 
 
@@ -29,7 +30,7 @@ class Trust:
         self.usual: Tensor = torch.zeros(1, dtype=torch.float64)
 
     def learn(self, clients: Integers, uploads: Uploads) -> None:
-        falls = uploads.falls * self._shortened(uploads)
+        falls = uploads.falls * shortened(uploads.norms)
         off = falls - by_size(uploads) @ falls
         self.usual[:] = max(float(self.usual), float(np.median(np.abs(falls))))
         largest = max(float(np.abs(off).max()), float(self.usual))
@@ -38,14 +39,20 @@ class Trust:
 
     def weights(self, clients: Integers, uploads: Uploads) -> Floats:
         trust = self._of(clients)
-        weights = by_size(uploads) * self._shortened(uploads) * np.exp(trust - trust.max())
+        weights = by_size(uploads) * shortened(uploads.norms) * np.exp(trust - trust.max())
         weights[trust < LEAST] = 0.0
         return np.asarray(weights / weights.sum())
+
+    def regard(self, clients: Integers, lengths: Floats) -> Floats:
+        """How far each upload counts in a plain mean, which a server may keep for ever. Most clients count
+        alike, so that it stays a mean. `lengths`: of the updates of the array."""
+        doubted = np.minimum(1.0, np.exp(self._of(clients) - DOUBT))
+        return np.asarray(doubted * shortened(lengths))
 
     def _of(self, clients: Integers) -> Floats:
         return self.tensor[torch.from_numpy(clients)].numpy()
 
-    def _shortened(self, uploads: Uploads) -> Floats:
-        """Factors by which updates would have to shrink to the bound."""
-        norms = uploads.norms
-        return np.minimum(1.0, LONGEST * np.median(norms) / np.maximum(norms, 1e-300))
+
+def shortened(lengths: Floats) -> Floats:
+    """Factors by which updates would have to shrink to the bound."""
+    return np.minimum(1.0, LONGEST * np.median(lengths) / np.maximum(lengths, 1e-300))
