@@ -12,6 +12,8 @@ from pagefl.experiments.paper import TABLES
 from pagefl.experiments.tasks import TASKS
 
 SOURCE = Path(pagefl.__file__).parent
+BASE = {"core", "devices", "algorithms", "agents", "game", "data", "models", "trust"}
+RUNS = {*BASE, "runtime", "experiments"}
 LOWER = {  # what each layer may import, beside itself
     "core": set(),
     "agents": set(),
@@ -21,76 +23,14 @@ LOWER = {  # what each layer may import, beside itself
     "data": {"core"},
     "models": {"core"},
     "trust": {"core"},
-    "runtime": {"core", "devices", "algorithms", "agents", "game", "data", "models", "trust"},
-    "experiments": {"core", "devices", "algorithms", "agents", "game", "data", "models", "trust", "runtime"},
-    "bench": {
-        "core",
-        "devices",
-        "algorithms",
-        "agents",
-        "game",
-        "data",
-        "models",
-        "trust",
-        "runtime",
-        "experiments",
-    },
-    "deploy": {
-        "core",
-        "devices",
-        "algorithms",
-        "agents",
-        "game",
-        "data",
-        "models",
-        "trust",
-        "runtime",
-        "experiments",
-    },
-    "reports": {
-        "core",
-        "devices",
-        "algorithms",
-        "agents",
-        "game",
-        "data",
-        "models",
-        "trust",
-        "runtime",
-        "experiments",
-    },
-    "console": {
-        *(
-            "core",
-            "devices",
-            "algorithms",
-            "agents",
-            "game",
-            "data",
-            "models",
-            "trust",
-            "runtime",
-            "experiments",
-            "deploy",
-            "reports",
-        ),
-        "comparing",
-    },
-    "cli": {
-        "core",
-        "algorithms",
-        "game",
-        "data",
-        "trust",
-        "runtime",
-        "experiments",
-        "bench",
-        "deploy",
-        "reports",
-        "console",
-        "api",
-        "comparing",
-    },
+    "runtime": BASE,
+    "experiments": {*BASE, "runtime"},
+    "bench": RUNS,
+    "deploy": RUNS,
+    "reports": RUNS,
+    "console": {*RUNS, "deploy", "reports", "comparing"},
+    "cli": {*RUNS, "bench", "deploy", "reports", "console", "api", "comparing"}
+    - {"agents", "devices", "models"},
 }
 
 
