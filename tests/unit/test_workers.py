@@ -2,6 +2,7 @@
 left alone.
 """
 
+import gc
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from federations import QUICK, task
 
 import pagefl
 from pagefl.core.block import Block
+from pagefl.runtime.workers import Workers
 
 
 def bits(run) -> dict[str, bytes]:
@@ -105,3 +107,30 @@ def test_workers_killed_at_random_instants(name):
         timer.join()
     assert any("a worker process died" in line for line in said)  # how often depends on the machine
     assert bits(disturbed) == bits(straight)
+
+
+class Cluster:
+    """Something whose last reference tells a server that it is gone, in a cycle."""
+
+    def __init__(self, told: Path) -> None:
+        self.told, self.itself = told, self
+
+    def __del__(self) -> None:
+        self.told.write_text(str(os.getpid()))
+
+
+def test_a_worker_leaves_its_parents_garbage_alone(tmp_path):
+    """Ray's store dies of a message from a process that was forked from its driver."""
+    gc.disable()
+    try:
+        Cluster(tmp_path / "told")
+        workers = Workers(1, lambda job: gc.collect(), lambda job: lambda: None, lambda line: None)
+        try:
+            workers.run(["collect"])
+            assert not (tmp_path / "told").exists()
+        finally:
+            workers.close()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / "told").read_text() == str(os.getpid())

@@ -19,7 +19,7 @@ from pagefl.core.examples import Splits
 from pagefl.core.memory import available
 
 from . import halves
-from .actor import Actor, Given, arrays, parts, tensor, tensors, versions
+from .actor import Actor, Given, arrays, parts, tensor, versions
 from .halves import Say, Start
 from .own_code import own_modules
 from .ray_connection import connect
@@ -101,9 +101,10 @@ class RayBlocks:
     def receive(self, sent: State) -> None:
         """Put what the server sends into the object store, once."""
         if self.sent is None or any(not torch.equal(self.sent[0][name], sent[name]) for name in sent):
+            # A copy of our own: a worker process that is forked from this one must not hold Ray's memory.
+            held = {name: value.clone() for name, value in sent.items()}
             with self._store_named():
-                stored = self.ray.put(arrays(sent))
-                self.sent = tensors(self.ray.get(stored)), stored  # where it lies: this is no copy
+                self.sent = held, self.ray.put(arrays(held))
             self.moved += len(self.actors) * _size(arrays(self.sent[0]))
 
     def run(self, wanted: list[jobs.Job]) -> list[object]:

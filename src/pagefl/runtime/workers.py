@@ -1,6 +1,7 @@
 """Worker processes that share the federation's rows. They are forked, so data and code are not copied."""
 
 import ctypes
+import gc
 import mmap
 import multiprocessing
 import os
@@ -208,6 +209,7 @@ class Workers:
 
 
 def _serve(pipe: Connection, others: list[Connection], work: Callable[[Any], object], parent: int) -> None:
+    gc.freeze()  # what the parent leaves behind is its own to clean up: a cluster's memory, open files
     for other in others:  # inherited ends would keep the pipes of a dead parent open
         other.close()
     # A Ctrl-C reaches all processes. The parent finishes its round and then stops the workers. So do the
