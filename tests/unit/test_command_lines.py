@@ -79,7 +79,7 @@ BAD = [
     (
         "run --set lr.x=1",
         "lr.x = 1: lr is not a table; tables are task, algorithm, players, personal, privacy, deploy, "
-        "defence and attack",
+        "defence, attack and devices",
     ),
     ("run --set task.name.x=1", "--set task.name.x=1: expected NAME=VALUE"),
     ("run --set deploy=3 --set deploy.fewest=1", "deploy.fewest = 1: deploy is not a table"),

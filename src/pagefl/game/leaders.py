@@ -164,8 +164,11 @@ class Leaders:
 
     def _prices(self, orders: Orders, places: Integers) -> Prices | None:
         """A client whose size is not known yet counts as one of the mean size."""
-        sizes = np.where(self.half.sizes[places], self.half.sizes[places], int(orders.mean_size))
-        return None if self.meter is None else self.meter.prices(orders.clients, sizes, orders.size)
+        if self.meter is None:
+            return None
+        known = self.half.sizes[places]
+        sizes = np.where(known, known, np.nan_to_num(orders.mean_size)).astype(np.int64)
+        return self.meter.prices(orders.clients, sizes, orders.size)
 
     def _costs(self, orders: Orders, evaluated: Integers) -> Costs | None:
         return None if self.meter is None else self.meter.costs(orders.clients, evaluated, orders.size)
