@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 QUIET = 0.05  # largest share of the machine that other processes may use
+TICKS = 0.05  # CPU seconds by which the system's figures may lag behind
 STAT = Path("/proc/stat")
 
 
@@ -52,7 +53,7 @@ def _others(start: Reading, end: Reading) -> float | None:
     if start.busy is None or end.busy is None:
         return None
     busy, own = end.busy - start.busy, end.own - start.own
-    if busy < own / 2:  # a sandbox with wrong figures
+    if busy + TICKS < own / 2:  # a sandbox with wrong figures
         return None
     return max(0.0, busy - own) / ((end.seconds - start.seconds) * (os.cpu_count() or 1))
 
