@@ -19,6 +19,7 @@ from oracle.test_algorithms import (
     PATHS,
     SEED,
     SIZES,
+    WHOLE,
     Expected,
     N,
     Rounds,
@@ -188,15 +189,17 @@ ORACLES: dict[str, tuple[Callable[..., Expected], type[Algorithm], dict[str, obj
     "perfedavg": (perfedavg, PerFedAvg, {"inner_lr": 0.2}),
     "perfedavg-hf": (perfedavg, PerFedAvg, {"inner_lr": 0.2, "hessian_free": True, "delta": 0.1}),
 }
+ROUNDS = {"full": FULL, "partial": PARTIAL}
 CASES = [
-    (name, path)
+    (name, path, who)
     for name, (_, kind, _) in ORACLES.items()
     for path in ("fused-linear", "stacked-mlp", "rows-mlp", "plan-net")
-    if not (kind.needs_body and path == "fused-linear")
+    for who in ROUNDS
+    if not (kind.needs_body and path == "fused-linear") and (who == "partial" or path in WHOLE)
 ]
 
 # three or four gradients a step, one row after the other
-LONG = [(name, path) for name, path in CASES if name == "perfedavg-hf" or path == "rows-mlp"]
+LONG = [case for case in CASES if case[0] == "perfedavg-hf" or case[1] == "rows-mlp"]
 
 
 @functools.cache
@@ -206,12 +209,12 @@ def expected_state(name: str, make: Callable[[], nn.Module], rounds: Rounds) -> 
     return oracle(module, parameters_to_vector(module.parameters()).detach().clone(), rounds, **options)
 
 
-@pytest.mark.parametrize("rounds", [FULL, PARTIAL], ids=["full", "partial"])
 @pytest.mark.parametrize(
-    ("name", "path"),
+    ("name", "path", "who"),
     [pytest.param(*case, marks=[pytest.mark.slow] if case in LONG else []) for case in CASES],
 )
-def test_algorithm_is_what_its_paper_says(name, path, rounds):
+def test_algorithm_is_what_its_paper_says(name, path, who):
+    rounds = ROUNDS[who]
     kind, make, chunk = PATHS[path]
     model = kind(fresh(make))
     _, algorithm, options = ORACLES[name]
@@ -308,8 +311,7 @@ def test_fedper_alone_is_sgd():
     assert_close(state(FedPer(), of)["clients.personal"], state(FedAvg(), of)["clients.personal"])
 
 
-@pytest.mark.parametrize("module", ["mlp", "net"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("module", "momentum"), [("mlp", 0.0), ("net", 0.9)])
 @pytest.mark.parametrize("algorithm", [FedBabu(tune_epochs=1), FedPer(), FedRep(head_epochs=1)])
 def test_the_servers_head_stays_at_its_start(algorithm, module, momentum):
     """To the bit, after many rounds: with weight decay, and with what clients do to their own heads."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import CLASSES, FEATURES, SETTINGS, data, mlp, task
+from federations import CLASSES, FEATURES, SETTINGS, data, linear, task
 from torch import nn
 
 import pagefl
@@ -165,18 +165,18 @@ sharing_agents = pytest.mark.xdist_group("agents that go on")
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     out = tmp_path_factory.mktemp("page") / "run"
-    pagefl.run(task=Task("small", mlp, data(), NO_STEP), players=PAGE, rounds=40, out=out)
+    pagefl.run(task=Task("small", linear, data(), NO_STEP), players=PAGE, rounds=40, out=out)
     return out
 
 
 @pytest.fixture(scope="module")
 def straight():
-    return pagefl.run(task=Task("small", mlp, data(), NO_STEP), players=PAGE, rounds=60)
+    return pagefl.run(task=Task("small", linear, data(), NO_STEP), players=PAGE, rounds=60)
 
 
 @sharing_agents
 def test_fewer_rounds_than_were_played_are_refused(page):
-    own = Task("small", mlp, data(), NO_STEP)
+    own = Task("small", linear, data(), NO_STEP)
     refused("rounds = 10: the run is already at round 40; choose at least 40", page, task=own, rounds=10)
     assert pagefl.resume(page, task=own, rounds=40).over
 
@@ -186,7 +186,7 @@ def test_fewer_rounds_than_were_played_are_refused(page):
 @pytest.mark.parametrize("planned", [40, 90])
 def test_agents_go_on_for_more_or_fewer_rounds_than_planned(planned, page, straight, tmp_path):
     """Their replay is as long as the plan; the bits are those of a run that was planned so from the start."""
-    own, out = Task("small", mlp, data(), NO_STEP), tmp_path / "run"
+    own, out = Task("small", linear, data(), NO_STEP), tmp_path / "run"
     if planned == 40:
         shutil.copytree(page, out)
     else:
