@@ -77,9 +77,10 @@ def group_size(clients: int, groups: int, chunk: int) -> int:
     """Clients are divided into groups by their numbers, and no job trains clients of two groups. So a machine
     that holds whole groups does the same jobs as one that holds all clients.
 
-    `groups`: the most there may be. `chunk`: clients that are trained together; a group is some chunks.
+    `groups`: the most there may be, but for clients that train alone: each of them is a group. `chunk`:
+    clients that are trained together; a group is some chunks.
     """
-    return -(-clients // (groups * chunk)) * chunk
+    return 1 if chunk == 1 else -(-clients // (groups * chunk)) * chunk
 
 
 def pieces(numbers: Integers, cuts: Integers, size: int, steps: Integers | None = None) -> list[Integers]:

@@ -350,7 +350,8 @@ class Settings(BaseModel):
     groups: Count = Field(
         8,
         description="most groups that clients are divided into; no piece of work trains clients of two "
-        "groups, and no more actors than groups can share the work",
+        "groups, and no more actors than groups can share the work. Clients that train one by one are groups "
+        "of their own",
     )
     chunk: Every = Field(
         0, description="clients trained together in one piece of work; 0 for what suits the path"
