@@ -63,7 +63,6 @@ class Plan(NamedTuple):
     pagefl: int  # timed rounds of a turn, after three that are not
 
 
-# On Ray, pagefl reads the clients' states in every sixth round of W3. Six timed rounds hold one such round.
 PLANS = {"W": Plan(2, 1, 50), "W3": Plan(2, 2, 6)}
 QUICK = Plan(1, 1, 2)
 
