@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from pagefl.runtime.numbers import Numbers
 from .palette import COLOURS, NEUTRAL, colours
 
 NO_MODEL = 0.2  # of the best global accuracy: below it, a shared model knows next to nothing
+TITLE = 48  # characters, the width of a panel
 MARKERS = "osD^vP*Xph<>d"  # more than colours: no two of a hundred methods look alike
 
 
@@ -68,7 +70,7 @@ def plane(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
             )
         front = _front(np.array([point[:2] for point in means.values() if point[0] >= NO_MODEL * best]))
         axis.plot(front[:, 0], front[:, 1], color=NEUTRAL, linewidth=1, linestyle=":", zorder=0)
-        axis.set(xlabel="global accuracy, %", title=block.title)
+        axis.set(xlabel="global accuracy, %", title=_wrapped(block.title))
         label = "local accuracy, % (hollow: personal)"
         axis.set(ylabel=label if axis in axes[:: _columns(len(panels))] else "")
         if not together:
@@ -112,7 +114,7 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         rewards = [value for value in both if value is not None]
         if rewards and max(rewards) > 10 * min(rewards):  # a shorter log axis has too few labels
             right.set_yscale("log")
-        axis.set(xlabel="round", title=title)
+        axis.set(xlabel="round", title=_wrapped(title))
         right.tick_params(labelsize=8)
     axes[0].set_ylabel("accuracy")
     right.set_ylabel("reward")
@@ -126,6 +128,10 @@ def curves(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         fontsize=9,
     )
     return figure
+
+
+def _wrapped(title: str) -> str:
+    return fill(title, TITLE)
 
 
 def _curve(rounds: Sequence[Numbers], column: str) -> npt.NDArray[np.float64]:
@@ -149,7 +155,7 @@ def pairs(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
                 x, heights, yerr=errors, label=label, color=colour, marker=marker, linestyle="", capsize=3
             )
         axis.set_xticks(places, list(means), rotation=20, ha="right")
-        axis.set(ylabel="accuracy, %", title=block.title)
+        axis.set(ylabel="accuracy, %", title=_wrapped(block.title))
         axis.grid(axis="y", linewidth=0.4)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False, ncols=2)
     return figure
@@ -175,7 +181,7 @@ def budgets(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
         if x:
             axis.set_xscale("log", base=2)
             axis.set_xticks(x, [f"{value:g}" for value in x])
-        axis.set(xlabel="epsilon", ylabel="accuracy, %", title=block.title)
+        axis.set(xlabel="epsilon", ylabel="accuracy, %", title=_wrapped(block.title))
         axis.grid(linewidth=0.4)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=4)
     return figure
