@@ -10,7 +10,7 @@ from pagefl.core.arrays import Floats, Integers
 from pagefl.core.errors import UserError
 from pagefl.devices.costs import Costs, Prices
 
-from .multipliers import ROUNDING
+from .account import ROUNDING
 from .protocol import Setup
 
 BudgetOf = Literal["seconds", "energy"]

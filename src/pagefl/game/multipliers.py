@@ -15,17 +15,11 @@ from torch import Tensor
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 
+from .account import ROUNDING
+
 ENOUGH = 0.97  # a share of the budget; who spends more than that, but no more than all, keeps its price
-ROUNDING = 1e-9  # by which a cost may exceed a budget that it is made for
 FIRST = 0.3  # size of the first step, in spreads of the rewards
 LARGEST = 0.97  # weight of the cost in a Lagrangian: its multiplier is at most 32 spreads of the rewards
-
-
-class Account(NamedTuple):
-    """Of one round: an entry for each player."""
-
-    multiplier: Floats  # in units of the reward
-    used: Floats  # the cost as a share of the budget; above 1: exceeded
 
 
 class Charge(NamedTuple):

@@ -22,7 +22,7 @@ from pagefl.core.evaluate import Scores
 from pagefl.devices.costs import Costs, Prices
 from pagefl.devices.fleet import Fleet
 
-from .multipliers import Account
+from .account import Account
 from .rewards import DemandRatio
 
 if TYPE_CHECKING:

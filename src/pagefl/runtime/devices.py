@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from pagefl.core.errors import UserError
 from pagefl.core.flops import of_training
 from pagefl.core.server import ServerHalf
@@ -10,8 +12,10 @@ from pagefl.devices.barrier import Barrier
 from pagefl.devices.fleet import FLEETS, Fleet
 from pagefl.devices.selection import Oort
 from pagefl.game.clock import Clock
+from pagefl.game.follower import Follower
 from pagefl.game.protocol import ServerPolicy
 
+from .by_class import Classes
 from .settings import DevicesSettings, Settings
 
 HELD = 10_000  # clients whose devices are looked up once
@@ -87,6 +91,14 @@ def fleet_of(settings: Settings, half: ServerHalf) -> Fleet | None:
             "as phones with devices.hours = 24"
         )
     return table.held(found, clients) if clients <= HELD else found
+
+
+def classes_of(follower: Follower) -> Classes | None:
+    """Of all clients' devices. None where there are none, or where not all clients are at hand."""
+    if not (isinstance(follower.clock, Clock) and follower.everybody):
+        return None
+    fleet = follower.clock.fleet
+    return Classes(fleet.classes, fleet.of(np.arange(follower.half.clients)).kind)
 
 
 def clock_of(settings: Settings, half: ServerHalf, fleet: Fleet, policy: ServerPolicy) -> Clock:

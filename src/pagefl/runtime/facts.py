@@ -30,6 +30,13 @@ class Claim(BaseModel, strict=True):
     sha256: str = ""
 
 
+class DeviceClasses(BaseModel, strict=True):
+    """Classes of the simulated devices, and each client's, as a place among them."""
+
+    names: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=20)]
+    of: list[Annotated[int, Field(ge=0, lt=20)]]
+
+
 class Facts(BaseModel, strict=True):
     """A node's checkpoint has only `round`, a stage has no `records`, and version 0.1.0 had `sizes`
     instead."""
@@ -40,6 +47,7 @@ class Facts(BaseModel, strict=True):
     equilibrium: Count | None = None
     over: bool = False
     epsilon: float = 0.0  # spent so far, of a private run
+    classes: DeviceClasses | None = None
     spec: dict[str, Any] = {}
     data: dict[str, str] = {}
     version: str = ""  # of pagefl

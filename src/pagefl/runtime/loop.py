@@ -21,7 +21,7 @@ from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.protocol import Players
 from pagefl.trust.privacy.randomness import Simulated, System
 
-from . import binding, checkpoint, record
+from . import binding, checkpoint, devices, record
 from .demand import Demand
 from .directory import SPEC, STAGES, Found, RunDirectory
 from .halves import Say
@@ -102,6 +102,8 @@ def loop(
     models = None if simulation is None else simulation.models
     with directory.open(say) if directory else nullcontext():
         bound = binding.facts_of(settings, data, make_module(), game.follower.half.model) if directory else {}
+        classes = devices.classes_of(game.follower)
+        bound |= {"classes": classes.facts} if classes else {}
         found = _last(directory, bound, settings, say) if directory else None
         private = _private(settings, game.follower.half, simulation is not None, say)
         demand = Demand(settings.shifts(), path, say)
@@ -133,6 +135,7 @@ def loop(
         planned=settings.rounds,
         stopped_by=None if rounds.over else stop.asked,
         path=game.follower.half.model.how,
+        classes=classes,
     )
 
 

@@ -12,12 +12,12 @@ from pagefl.core.block import STEPPED, STEPPED_CLIENTS
 from pagefl.core.errors import UserError
 from pagefl.core.personal import Step, Tuned
 from pagefl.core.sparse_rows import STORE
-from pagefl.game.clock import FLIGHT
+from pagefl.game.account import ROUNDING
+from pagefl.game.clock import FLIGHT, Clock
 from pagefl.game.equilibrium import Tolerances, Watch
 from pagefl.game.follower import KNOWN, Round
 from pagefl.game.game import Game, NobodyLeft
 from pagefl.game.messages import SCORES, SIZE
-from pagefl.game.multipliers import ROUNDING
 
 from .demand import Demand
 from .hostile import hostile_clients
@@ -299,11 +299,15 @@ class Rounds:
         who = {} if follower.everybody else {"client": known.clients.tolist()}
         if follower.clock is not None:
             columns["seconds"] = told["seconds"]
+        trained = np.isin(known.clients, clients)
+        late = {}
+        if isinstance(follower.clock, Clock):
+            failed = np.isin(known.clients, played.answer.quarantined)
+            late = {"late": (~np.isnan(told["seconds"]) & ~trained & ~failed).tolist()}
         if not np.isnan(told["used"]).all():
             columns |= {name: told[name] for name in ("multiplier", "used")}
-        trained = np.isin(known.clients, clients).tolist()
         hostile = {} if self.honest.all() else {"hostile": (~self.honest).tolist()}
-        return {"round": self.round, **who, "trained": trained, **hostile} | {
+        return {"round": self.round, **who, "trained": trained.tolist(), **late, **hostile} | {
             name: [finite(value) for value in values] for name, values in columns.items()
         }
 

@@ -14,6 +14,7 @@ from pagefl.core.errors import UserError
 from pagefl.core.layout import Layout
 
 from . import record
+from .by_class import Classes
 from .settings import Settings
 
 if TYPE_CHECKING:  # see `record`
@@ -36,6 +37,7 @@ class Run:
     name: str = ""  # such as "fedavg on synthetic"
     planned: int | None = None  # number of rounds
     stopped_by: signal.Signals | None = None  # SIGINT (Ctrl-C) or SIGTERM
+    classes: Classes | None = None  # of the clients' simulated devices
     path: str = ""  # how models were trained, such as "plan" or "rows, since …", if it was run here
 
     @property

@@ -10,10 +10,11 @@ from pagefl.agents.ddpg import Losses
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 from pagefl.core.evaluate import Scores
+from pagefl.game.account import Account
 from pagefl.game.budgets import Budgets, Limit, shares
 from pagefl.game.learner import Learner, Learning
 from pagefl.game.messages import NOBODY
-from pagefl.game.multipliers import Account, Charge, Multipliers
+from pagefl.game.multipliers import Charge, Multipliers
 from pagefl.game.protocol import ClientPolicy, Moves, Observation, Outcome, Setup
 from pagefl.game.ranges import Ranges
 

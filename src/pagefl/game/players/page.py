@@ -9,9 +9,9 @@ from pagefl.agents.ddpg import DdpgSettings, Losses
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 from pagefl.core.evaluate import Scores
+from pagefl.game.account import Account
 from pagefl.game.budgets import BudgetOf, Budgets, check
 from pagefl.game.learner import Learner, Learning, Scale
-from pagefl.game.multipliers import Account
 from pagefl.game.protocol import ClientPolicy, Outcome, Players, ServerPolicy, Setup
 from pagefl.game.ranges import Ranges
 from pagefl.game.uploads import Uploads

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from pagefl.core.arrays import Floats, Integers
+from pagefl.game.account import Account
 from pagefl.game.budgets import Budgets, Limit, shares
 from pagefl.game.messages import NOBODY
-from pagefl.game.multipliers import Account
 from pagefl.game.protocol import Observation, Outcome
 
 from .prices import best_at, prices_of_epochs

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pagefl.core.arrays import Floats
-from pagefl.game.multipliers import Account
+from pagefl.game.account import Account
 from pagefl.game.uploads import Uploads
 
 STEPS = 60  # of a bisection: down to rounding

@@ -18,8 +18,8 @@ from pagefl.agents.ddpg import Losses
 from pagefl.core import rng
 from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
+from pagefl.game.account import Account
 from pagefl.game.budgets import BudgetOf, Budgets, check
-from pagefl.game.multipliers import Account
 from pagefl.game.protocol import ClientPolicy, Moves, Observation, Outcome, Players, ServerPolicy, Setup
 from pagefl.game.rewards import DemandRatio
 from pagefl.game.uploads import Uploads
