@@ -21,6 +21,7 @@ from pagefl.reports import html, verdict
 from pagefl.reports.html import Reported, last_clients
 from pagefl.reports.notebook import CellProgress, Run, in_notebook
 from pagefl.runtime import binding, checkpoint, demand, halves, record
+from pagefl.runtime.by_class import by_class, classes_of
 from pagefl.runtime.devices import check_simulated
 from pagefl.runtime.directory import SPEC, RunDirectory, last_facts
 from pagefl.runtime.halves import Say
@@ -182,7 +183,8 @@ def load(directory: str | Path, *, task: Task | None = None) -> Run:
 
     name = f"{RunSpec.model_construct(**raw).label} on {raw['task']['name']}"
     rounds, clients = record.vouched_by(facts, path)
-    return Run(rounds, clients, state, module, path, _is_over(facts, raw), name=name, planned=raw["rounds"])
+    over, classes = _is_over(facts, raw), classes_of(facts)
+    return Run(rounds, clients, state, module, path, over, name=name, planned=raw["rounds"], classes=classes)
 
 
 def tip(directory: Path, ratio: str) -> DemandRatio:
@@ -291,15 +293,19 @@ def _reported(source: str | Path | Run, name: str) -> Reported:
         if source.directory is None:
             raw = source.settings.model_dump() if isinstance(source.settings, RunSpec) else None
             called = f"{name}: {source.name}"
-            return Reported(called, source.rounds, raw, last_clients(source.client_rounds))
+            classes = by_class(source.client_rounds, source.classes)
+            last = last_clients(source.client_rounds)
+            return Reported(called, source.rounds, raw, last, by_class=classes)
         source = source.directory
-    raw, (rounds, clients) = _raw_spec(Path(source)), record.read(Path(source))
-    return Reported(str(source), rounds, raw, last_clients(clients), _made(Path(source)))
-
-
-def _made(path: Path) -> dict[str, str]:
-    """When the run last saved its state, and with which version of pagefl."""
+    path, raw = Path(source), _raw_spec(Path(source))
     facts = record.newest_facts(path)
+    rounds, clients = record.vouched_by(facts, path)
+    classes = by_class(clients, classes_of(facts))
+    return Reported(str(source), rounds, raw, last_clients(clients), _made(path, facts), classes)
+
+
+def _made(path: Path, facts: Mapping[str, Any] | None) -> dict[str, str]:
+    """When the run last saved its state, and with which version of pagefl."""
     if facts is None:
         return {}
     saved = datetime.fromtimestamp((path / checkpoint.NAME).stat().st_mtime, UTC)
@@ -326,7 +332,12 @@ def _play(
     result = Run(**{**vars(played), "name": name}, own=own)
     if directory is not None:
         shown = Reported(
-            name, result.rounds, spec.model_dump(), last_clients(result.client_rounds), _made(directory.path)
+            name,
+            result.rounds,
+            spec.model_dump(),
+            last_clients(result.client_rounds),
+            _made(directory.path, record.newest_facts(directory.path)),
+            by_class(result.client_rounds, result.classes),
         )
         html.write_report(directory.path / "report.html", name, [shown])
     return result

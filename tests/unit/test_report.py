@@ -285,7 +285,8 @@ def test_places_on_a_logarithmic_axis() -> None:
 def test_lines_have_gaps_dots_and_bands() -> None:
     x, y = axis.Axis("round", 0, 10, False, []), axis.Axis("accuracy", 0, 1, False, [])
     line = svg.Line([0, 5, 10, 10], [0.0, None, 1.0, 0.5], "#123456", "a")
-    body = svg.chart(x, y, [line, line._replace(bridges=True, spread=[0.1, 0.1, 0.1, 0.1])])
+    band = ([-0.1, None, 0.9, 0.4], [0.1, 0.1, 1.1, 0.6])
+    body = svg.chart(x, y, [line, line._replace(bridges=True, band=band)])
     paths = re.findall(r' d="([^"]*)"', body)
     assert paths[1] == "M0 1000L1000 100L1000 600L1000 400L1000 0L0 900Z"  # the band ends at the frame
     assert paths[2] == "M0 1000M1000 0L1000 500"

@@ -1,14 +1,16 @@
 """Charts of runs. A single run has a line per quantity, several runs have a chart per quantity."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, inf
+from math import ceil
 from typing import NamedTuple
 
+from pagefl.runtime.by_class import ByClass, drawn
 from pagefl.runtime.numbers import Numbers
 
 from . import axis, svg
 from .palette import COLOURS, NEUTRAL
-from .quantities import CHARTS, Chart, Quantity
+from .quantities import CHARTS, Chart, Quantity, class_column
 from .svg import DASHES, Dot, Line
 
 FEWEST, MOST, MOST_OF_ALL = 100, 500, 6000  # points per run, and of all runs together
@@ -37,13 +39,13 @@ class Drawn(NamedTuple):
     switches: Sequence[tuple[str, str, str, str]] = ()  # key, label, colour and dash of each line
 
 
-def of_run(run: Shown) -> Iterator[Drawn]:
+def of_run(run: Shown, wanted: Sequence[Chart] = CHARTS) -> Iterator[Drawn]:
     """Charts of a single run. Each line has its own colour."""
-    for number, chart in enumerate(CHARTS):
+    for chart in wanted:
         shown = [each for each in chart.shown if _known(run, each.column) and _known(run, chart.along)]
         if shown:
             lines = [
-                _line(run, each, COLOURS[each.hue], f"line {number} {each.column}", chart.along)
+                _line(run, each, COLOURS[each.hue], f"{chart.title} {each.column}", chart.along)
                 for each in shown
             ]
             switches = [
@@ -51,13 +53,13 @@ def of_run(run: Shown) -> Iterator[Drawn]:
             ]
             labels = {each.column: each.label for each in shown}
             yield Drawn(chart.title, chart.about, _along(chart, lines), chart.along, labels, switches)
-        if not number and _known(run, "global_accuracy") and _known(run, "local_accuracy"):
+        if chart is CHARTS[0] and _known(run, "global_accuracy") and _known(run, "local_accuracy"):
             yield plane([run._replace(colour=COLOURS[0])])
 
 
 def of_runs(runs: Sequence[Shown]) -> Iterator[Drawn]:
     """Charts of several runs: one quantity each, in which a run has the colour of its method."""
-    for number, chart in enumerate(CHARTS):
+    for chart in CHARTS:
         for each in chart.shown:
             found = [run for run in runs if _known(run, each.column) and _known(run, chart.along)]
             only_at_the_end = all(_count(run, each.column) < 2 < _count(run, "round") for run in found)
@@ -67,7 +69,7 @@ def of_runs(runs: Sequence[Shown]) -> Iterator[Drawn]:
                 yield Drawn(
                     each.title, each.about, _along(chart, lines), chart.along, {each.column: each.label}
                 )
-        if not number:
+        if chart is CHARTS[0]:
             both = [run for run in runs if _known(run, "global_accuracy") and _known(run, "local_accuracy")]
             if both:
                 yield plane(both)
@@ -128,32 +130,49 @@ def columns(rounds: Sequence[Numbers], runs: int) -> dict[str, list[float | None
     rounds = judged if 0 < 2 * len(judged) <= len(rounds) + 1 else rounds
     kept = [*rounds[: -1 : max(1, ceil(len(rounds) / most))], *rounds[-1:]]
     shown = [each for chart in CHARTS for each in chart.shown]
-    names = {"round", "global_chance", *(q.column for q in shown), *(q.spread for q in shown if q.spread)}
+    names = {"round", "global_chance", *(quantity.column for quantity in shown)}
     found = {name: [_short(record[name]) for record in kept] for name in sorted(names)}
+    means, stds = ([record[f"local_{name}"] for record in kept] for name in ("accuracy", "std"))
+    for edge, side in (("below", -1), ("above", 1)):
+        found[f"local_{edge}"] = [
+            None if mean is None or std is None else _short(min(max(mean + side * std, 0.0), 1.0))
+            for mean, std in zip(means, stds, strict=True)
+        ]
     clock = [record["clock"] for record in kept]
     hours = {"hours": [_short(None if now is None else now / HOUR) for now in clock]}
     return found | hours if any(now is not None for now in clock) else found
 
 
+def of_classes(found: ByClass, rounds: Sequence[float | None]) -> dict[str, list[float | None]]:
+    """Columns of each class beside those of these rounds: the last that is recorded since the one before."""
+    known = [round or 0.0 for round in rounds]
+    at = [-1] * len(known)  # the place of what is recorded
+    for place, round in enumerate(found.rounds):
+        if (after := bisect_left(known, round)) < len(known):
+            at[after] = place
+    return {
+        class_column(measure, place): [
+            None if own < 0 else _short(found.numbers[own][measure][place]) for own in at
+        ]
+        for measure in drawn(found.numbers)
+        for place in range(len(found.classes.names))
+    }
+
+
 def _along(chart: Chart, lines: Sequence[Line]) -> str:
-    bounded = "accuracy" in chart.unit
     values: list[float | None] = [value for line in lines for value in line.y]
     for line in lines:
-        if line.spread:
-            both = zip(line.y, line.spread, strict=True)
-            edges = [(y - s, y + s) for y, s in both if y is not None and s is not None]
-            values += [min(max(value, 0.0), 1.0) for edge in edges for value in edge]
+        for edge in line.band or ():
+            values += edge
     rounds = chart.along == "round"
     title = "round" if rounds else "hours"
     x = axis.fit(title, (value for line in lines for value in line.x), whole=rounds, pad=0.01)
-    bounds = (0.0, 1.0) if bounded else (-inf, inf)
-    return svg.chart(x, axis.fit(chart.unit, values, log=chart.log, bounds=bounds), lines)
+    return svg.chart(x, axis.fit(chart.unit, values, log=chart.log, bounds=chart.bounds), lines)
 
 
 def _line(run: Shown, of: Quantity, colour: str, key: str, along: str) -> Line:
-    spread = None if of.spread is None else run.columns[of.spread]
-    bridges = of.column.startswith("personal")  # taken in some rounds only
-    return Line(run.columns[along], run.columns[of.column], colour, key, of.dash, spread, bridges)
+    band = None if of.band is None else (run.columns[of.band[0]], run.columns[of.band[1]])
+    return Line(run.columns[along], run.columns[of.column], colour, key, of.dash, band, of.bridges)
 
 
 def _known(run: Shown, column: str) -> bool:

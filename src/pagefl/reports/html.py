@@ -3,7 +3,7 @@
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from pagefl.experiments import differences
 from pagefl.experiments.spec import Raw, RunSpec, dump
 from pagefl.runtime import numbers
+from pagefl.runtime.by_class import ByClass
 from pagefl.runtime.numbers import Numbers
 from pagefl.runtime.record import Record
 
-from . import charts, palette
+from . import charts, classes, palette
 from .charts import Drawn, Shown
+from .quantities import of_classes
 from .svg import DASHES
 from .words import best, count, decimal, duration
 
@@ -34,6 +36,7 @@ class Reported(NamedTuple):
     spec: Raw | None = None
     clients: Sequence[float] = ()  # local accuracy of each client in the last recorded round
     made: Mapping[str, str] = NO_MADE  # date, version and commit
+    by_class: ByClass | None = None  # where clients have devices
 
     @property
     def method(self) -> str:
@@ -75,10 +78,15 @@ def _page(title: str, runs: Sequence[Reported], note: str) -> str:
     )
     rounds = {run.name: numbers.of_rounds(run.rounds, run.name) for run in runs}
     shown = _shown(runs, rounds)
-    drawn = [*(charts.of_run(*shown) if len(shown) == 1 else charts.of_runs(shown))]
-    figures = "".join(_figure(number, chart, shown) for number, chart in enumerate(drawn))
+    drawn = [*(charts.of_run(shown[0]) if len(shown) == 1 else charts.of_runs(shown))]
+    figures = [_figure(number, chart, shown) for number, chart in enumerate(drawn)]
+    if found := [(run.name, run.by_class) for run in runs if run.by_class]:
+        figures.append(classes.figure(found))
+        for chart in _class_charts(runs, shown):
+            figures.append(_figure(len(drawn), chart, shown))
+            drawn.append(chart)
     if any(run.clients for run in runs):
-        figures += _clients(runs, shown)
+        figures.append(_clients(runs, shown))
     data = {
         "charts": [{"x": chart.x, "labels": chart.labels} for chart in drawn],
         "runs": [{"name": run.name, "key": run.key, "columns": _used(run, drawn)} for run in shown],
@@ -94,7 +102,7 @@ def _page(title: str, runs: Sequence[Reported], note: str) -> str:
 {_cards(rounds[runs[0].name]) if len(runs) == 1 else _table(runs, rounds, shown)}
 {_settings(runs)}
 {_legend(runs, shown) if len(runs) > 1 else ""}
-<div class="charts">{figures or "No rounds yet."}</div><p id="spoken" aria-live="polite"></p>
+<div class="charts">{"".join(figures) or "No rounds yet."}</div><p id="spoken" aria-live="polite"></p>
 <details><summary>The settings in full</summary><pre tabindex="0">{escape(_text(runs, note))}</pre></details>
 </main>
 <script type="application/json" id="data">{safe}</script>
@@ -111,15 +119,14 @@ def _shown(runs: Sequence[Reported], rounds: Mapping[str, Sequence[Numbers]]) ->
         methods.setdefault(run.group, f"{run.method}, {run.group}" if named else run.method)
     colours = palette.colours([*methods.values()])
     groups = [*methods]
-    return [
-        Shown(
-            run.name,
-            f"run {groups.index(run.group)}",
-            colours[methods[run.group]],
-            charts.columns(rounds[run.name], len(runs)),
-        )
-        for run in runs
-    ]
+    found = []
+    for run in runs:
+        columns = charts.columns(rounds[run.name], len(runs))
+        if run.by_class and len(runs) == 1:
+            columns |= charts.of_classes(run.by_class, columns["round"])
+        key = f"run {groups.index(run.group)}"
+        found.append(Shown(run.name, key, colours[methods[run.group]], columns))
+    return found
 
 
 def _used(run: Shown, drawn: Sequence[Drawn]) -> dict[str, Any]:
@@ -202,6 +209,12 @@ def _figure(number: int, chart: Drawn, shown: Sequence[Shown]) -> str:
 <div class="chart" id="chart{number}" tabindex="0" role="application" aria-roledescription="chart"
 aria-label="{escape(label)}">{chart.body}</div></figure>
 """
+
+
+def _class_charts(runs: Sequence[Reported], shown: Sequence[Shown]) -> Iterator[Drawn]:
+    """Of a single run: a line for each class."""
+    if len(runs) == 1 and (found := runs[0].by_class):
+        yield from charts.of_run(shown[0], of_classes(found.classes.names))
 
 
 def _clients(runs: Sequence[Reported], shown: Sequence[Shown]) -> str:

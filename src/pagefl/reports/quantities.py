@@ -1,6 +1,14 @@
 """What reports draw by round: every quantity, and the charts they stand in."""
 
+from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
+
+from pagefl.runtime.by_class import HIGH, LOW, MEDIANS
+
+from .palette import COLOURS
+
+SHARE, POSITIVE = (0.0, 1.0), (0.0, inf)
 
 
 class Quantity(NamedTuple):
@@ -8,7 +16,8 @@ class Quantity(NamedTuple):
     label: str
     hue: int  # of a single run's line
     dash: str = "solid"
-    spread: str | None = None  # column to draw as a band around the line
+    band: tuple[str, str] | None = None  # columns of the edges of a band around the line
+    bridges: bool = False  # known in some rounds only, and drawn across the others
     title: str = ""  # of the chart that compares several runs; without one there is none
     about: str = ""
 
@@ -19,6 +28,7 @@ class Chart(NamedTuple):
     about: str
     shown: tuple[Quantity, ...]
     log: bool = False
+    bounds: tuple[float, float] = (-inf, inf)  # of the vertical axis
     along: str = "round"  # the column along the horizontal axis; runs without it are left out
 
 
@@ -49,10 +59,12 @@ CHARTS = (
                 "personal",
                 2,
                 "dot",
+                bridges=True,
                 title="Personal accuracy",
                 about="The clients' models on their own test data, after the personal step (mean).",
             ),
         ),
+        bounds=SHARE,
     ),
     Chart(
         "Accuracy by the hour",
@@ -74,6 +86,7 @@ CHARTS = (
                 about="The clients' models on their own test data, after training (mean), by the clock.",
             ),
         ),
+        bounds=SHARE,
         along="hours",
     ),
     Chart(
@@ -81,7 +94,7 @@ CHARTS = (
         "local accuracy",
         "Local accuracy: mean, one standard deviation around it, and the mean of the worst tenth.",
         (
-            Quantity("local_accuracy", "mean", 1, spread="local_std"),
+            Quantity("local_accuracy", "mean", 1, band=("local_below", "local_above")),
             Quantity(
                 "local_worst10",
                 "worst tenth",
@@ -91,6 +104,7 @@ CHARTS = (
                 about="Local accuracy of the worst tenth of the clients (mean).",
             ),
         ),
+        bounds=SHARE,
     ),
     Chart(
         "Loss",
@@ -156,6 +170,59 @@ CHARTS = (
         log=True,
     ),
     Chart(
+        "Clients' multipliers",
+        "multiplier",
+        "The prices that clients with a budget pay for what their moves cost (mean).",
+        (
+            Quantity(
+                "mean_multiplier",
+                "mean",
+                1,
+                title="Clients' multipliers",
+                about="The prices that clients with a budget pay for what their moves cost (mean).",
+            ),
+        ),
+        bounds=POSITIVE,
+    ),
+    Chart(
+        "Server's multiplier",
+        "multiplier",
+        "The price that a server with a budget pays for slow uploads.",
+        (
+            Quantity(
+                "server_multiplier",
+                "server",
+                0,
+                title="Server's multiplier",
+                about="The price that a server with a budget pays for slow uploads.",
+            ),
+        ),
+        bounds=POSITIVE,
+    ),
+    Chart(
+        "Budgets",
+        "share",
+        "The share of a round's clients that exceeded their budgets, and what the server used of its own.",
+        (
+            Quantity(
+                "over_budget",
+                "clients over budget",
+                1,
+                title="Clients over budget",
+                about="The share of a round's clients that exceeded their budgets.",
+            ),
+            Quantity(
+                "server_used",
+                "used of the server's",
+                0,
+                "dash",
+                title="The server's budget",
+                about="What the server used of its budget, as a share.",
+            ),
+        ),
+        bounds=POSITIVE,
+    ),
+    Chart(
         "Agents' losses",
         "squared error",
         "Mean squared Bellman error of the critics of learning players.",
@@ -178,3 +245,35 @@ CHARTS = (
         log=True,
     ),
 )
+
+MEASURES = (  # of each class of devices
+    ("local_accuracy", "Local accuracy by class", "accuracy", "Mean over all clients of a class.", SHARE),
+    ("seconds", "Seconds by class", "seconds", "Of training and transfer (mean).", POSITIVE),
+    ("epochs", "Local epochs by class", "epochs", "What the clients chose or were given (mean).", POSITIVE),
+    ("late", "Late by class", "share", "Share of the uploads that came too late.", SHARE),
+    ("multiplier", "Multipliers by class", "multiplier", "Median and middle half of the clients.", POSITIVE),
+    ("used", "Budgets by class", "share used", "Median and middle half of the clients.", POSITIVE),
+    ("over", "Over budget by class", "share", "Share of the clients that exceeded theirs.", SHARE),
+)
+STYLES = ("solid", "dash", "dot")
+
+
+def of_classes(names: Sequence[str]) -> tuple[Chart, ...]:
+    """A chart for each measure, with a line for each class."""
+
+    def line(measure: str, place: int) -> Quantity:
+        column = class_column(measure, place)
+        band = (class_column(f"{measure}{LOW}", place), class_column(f"{measure}{HIGH}", place))
+        shown = band if measure in MEDIANS else None
+        return Quantity(
+            column, names[place], place % len(COLOURS), STYLES[place % len(STYLES)], shown, bridges=True
+        )
+
+    return tuple(
+        Chart(title, unit, about, tuple(line(measure, place) for place in range(len(names))), bounds=bounds)
+        for measure, title, unit, about, bounds in MEASURES
+    )
+
+
+def class_column(measure: str, place: int) -> str:
+    return f"{measure} of class {place}"

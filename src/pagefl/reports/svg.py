@@ -25,7 +25,7 @@ class Line(NamedTuple):
     colour: str
     key: str  # lines of one key are hidden together
     dash: str = "solid"
-    spread: Values | None = None  # a band of this width on both sides
+    band: tuple[Values, Values] | None = None  # its lower and its upper edge
     bridges: bool = False  # goes on across gaps
     kind: str = "line"  # its CSS class
 
@@ -40,7 +40,7 @@ class Dot(NamedTuple):
 
 def chart(x: Axis, y: Axis, lines: Sequence[Line], dots: Sequence[Dot] = (), under: str = "") -> str:
     """The inside of a chart's frame. `under`: paths that lie below the lines."""
-    drawn = "".join(_band(x, y, line) for line in lines if line.spread)
+    drawn = "".join(_band(x, y, line) for line in lines if line.band)
     drawn += "".join(_path(x, y, line) for line in lines) + _dots(x, y, dots)
     return frame(x, y, under + drawn)
 
@@ -60,7 +60,8 @@ def frame(x: Axis, y: Axis | None, drawn: str, rows: Sequence[str] = ()) -> str:
         title = f'<span class="title y">{escape(y.title)}</span>'
     for number, name in enumerate(rows):
         middle = 100 * (number + 0.5) / len(rows)
-        marks += f'<i class="y" title="{escape(name)}" style="top:{middle:.5g}%">{escape(name)}</i>'
+        place = f'class="y" title="{escape(name)}" style="top:{middle:.5g}%"'
+        marks += f"<i {place}><bdi>{escape(name)}</bdi></i>"
     ranges = f'data-x="{x.low:.8g} {x.high:.8g}"' + (f' data-y="{y.low:.8g} {y.high:.8g}"' if y else "")
     return (
         f'{title}<div class="plot" {ranges}><svg viewBox="0 0 {LONG} {LONG}" preserveAspectRatio="none" '
@@ -87,7 +88,7 @@ def _path(x: Axis, y: Axis, line: Line) -> str:
             alone.append(point)
     dash = f";stroke-dasharray:{DASHES[line.dash]}" if DASHES[line.dash] else ""
     style = f"stroke:{line.colour}"
-    marked = known if line.bridges and len(known) <= FEW else alone
+    marked = alone if not line.bridges else known if len(known) <= FEW else []
     spots = "".join(f"M{px:g} {LONG - py:g}h0" for px, py in marked)
     data = f'data-key="{escape(line.key)}"'
     return (f'<path class="{line.kind}" {data} style="{style}{dash}" d="{d}"/>' if d else "") + (
@@ -102,13 +103,13 @@ def _point(x: Axis, y: Axis, across: float | None, up: float | None) -> tuple[fl
 
 def _band(x: Axis, y: Axis, line: Line) -> str:
     """Around the line, cut off at the edges of the chart. It has no gaps."""
-    assert line.spread is not None
+    assert line.band is not None
     low: list[tuple[float, float]] = []
     high: list[tuple[float, float]] = []
-    for across, up, spread in zip(line.x, line.y, line.spread, strict=True):
-        if across is None or up is None or spread is None:
+    for across, *edges in zip(line.x, *line.band, strict=True):
+        if across is None or None in edges:
             continue
-        for edge, value in ((low, up - spread), (high, up + spread)):
+        for edge, value in zip((low, high), edges, strict=True):
             edge.append((x.at(across) or 0, min(max(y.at(value) or 0, 0), LONG)))
     d = "L".join(f"{px:g} {LONG - py:g}" for px, py in [*low, *reversed(high)])
     return (

@@ -18,6 +18,15 @@ def decimal(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
+def short(value: float | None) -> str:
+    """Three digits."""
+    return "–" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
 def count(value: float | None) -> str:
     """A large number, such as 1.2 million."""
     if value is None:
