@@ -214,7 +214,7 @@ def test_runs_are_filtered_sorted_and_compared_by_keyboard(browser, address):
     visit.close()
 
 
-def test_a_run_with_a_clock_is_drawn_by_the_hour(browser, address):
+def test_a_run_with_a_clock_is_drawn_by_the_hour_and_by_class(browser, address, root):
     visit = Visit(browser, address, "/runs/timed")
     page, hours = visit.page, visit.page.get_by_role("button", name="hours", exact=True)
     hours.wait_for()
@@ -224,8 +224,19 @@ def test_a_run_with_a_clock_is_drawn_by_the_hour(browser, address):
     assert hours.get_attribute("aria-pressed") == "true"
     page.get_by_role("button", name="rounds", exact=True).click()
     wait_until(page, lambda: drawn(page, "Accuracy") == by_round)
-    visit.page.goto(f"{address}/runs/extended")
-    assert not visit.page.get_by_role("button", name="hours", exact=True).is_visible()
+    table = page.locator("figure", has=page.get_by_role("heading", name="Clients by class of device"))
+    wait_until(page, lambda: table.locator("tbody th").count() > 0)
+    kinds = pagefl.load(root / "timed").classes
+    assert table.locator("tbody th").all_text_contents() == [*kinds.names]
+    sizes = [row.split()[0] for row in table.locator("tbody td:nth-child(2)").all_text_contents()]
+    assert sizes == [str(size) for size in kinds.sizes]
+    page.get_by_role("heading", name="Seconds by class").scroll_into_view_if_needed()
+    by_round = drawn(page, "Seconds by class")
+    hours.click()
+    wait_until(page, lambda: drawn(page, "Seconds by class") != by_round)
+    page.goto(f"{address}/runs/extended")
+    assert not hours.is_visible()
+    assert page.get_by_role("heading", name="Clients by class of device").count() == 0
     visit.close()
 
 
@@ -261,7 +272,7 @@ def test_every_control_is_reached_by_tab_and_has_a_name(browser, address):
 def test_pages_fit_in_light_and_dark(browser, address, width, scheme):
     paths = (
         "/",
-        "/runs/done/0",
+        "/runs/timed",
         f"/runs/{quote(HOSTILE, safe='')}",
         "/compare?run=done%2F0&run=done%2F1",
         "/start",

@@ -16,7 +16,7 @@ import pytest
 
 from pagefl.console import clients, desk, series
 from pagefl.console.actions import Actions
-from pagefl.console.clients import HeatMaps
+from pagefl.console.clients import ClientRounds
 from pagefl.console.lines import Samples, Tail
 from pagefl.console.runs import NoSuchRun, Watch, find, place
 from pagefl.console.series import Series
@@ -186,7 +186,7 @@ def test_heat_maps_show_some_of_many_clients_and_rounds(tmp_path):
         return {"round": number, "trained": [True] * 1000, "local_accuracy": [0.5] * 1000, "lr": lr}
 
     write(path / "clients.jsonl", *map(entry, range(1, 401)))
-    heat = HeatMaps(path)
+    heat = ClientRounds(path)
     assert heat.look() == 400
     shown = heat.of("lr")
     assert shown["metrics"] == ["lr", "local_accuracy"]

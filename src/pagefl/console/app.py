@@ -1,5 +1,6 @@
 """The web application: which address leads where."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pagefl.core.errors import UserError
 
 from . import pages, runs
 from .actions import Actions
-from .clients import METRICS
+from .clients import METRICS, ClientRounds
 from .desk_process import Helper
 from .events import EventStream, Watchers
 from .guard import Guard, Keys
@@ -76,16 +77,22 @@ class Console:
         return JSONResponse(await to_thread.run_sync(read))
 
     async def clients(self, request: Request) -> Response:
-        name, path = await self._place(request)
         metric = request.query_params.get("metric", METRICS[0])
         if metric not in METRICS:
             raise UserError(f"metric = {metric!r}: expected one of {', '.join(METRICS)}")
+        return await self._of_clients(request, lambda found: found.of(metric))
+
+    async def classes(self, request: Request) -> Response:
+        return await self._of_clients(request, ClientRounds.by_class)
+
+    async def _of_clients(self, request: Request, told: Callable[[ClientRounds], dict[str, Any]]) -> Response:
+        name, path = await self._place(request)
 
         def read() -> dict[str, Any]:
             curves = self.live.of_run(path, name)
             curves.look()
             with curves.lock:
-                return curves.heat.of(metric)
+                return told(curves.clients)
 
         return JSONResponse(await to_thread.run_sync(read))
 
@@ -163,6 +170,7 @@ def application(root: Path, keys: Keys, *, loopback: bool = True) -> Starlette:
             Route("/events/{name:path}", console.run_events),
             Route("/rounds/{name:path}", console.rounds),
             Route("/clients/{name:path}", console.clients),
+            Route("/classes/{name:path}", console.classes),
             Route("/settings/{name:path}", console.settings),
             Route("/comparison", console.comparison),
             Route("/form", console.form),

@@ -12,7 +12,7 @@ from pagefl.core.errors import UserError
 
 from . import runs
 from .actions import Actions
-from .clients import HeatMaps
+from .clients import ClientRounds
 from .runs import Row, Watch
 from .series import Series
 
@@ -25,14 +25,14 @@ class Curves:
     """One run's records, as its page draws them."""
 
     def __init__(self, path: Path) -> None:
-        self.series, self.heat, self.lock = Series(path), HeatMaps(path), Lock()
+        self.series, self.clients, self.lock = Series(path), ClientRounds(path), Lock()
         self.looked, self.last_clients = -SEARCH, 0
 
     def look(self) -> None:
         with self.lock:
             if monotonic() - self.looked > FRESH:
                 self.series.look()
-                self.last_clients = self.heat.look()
+                self.last_clients = self.clients.look()
                 self.looked = monotonic()
 
     def since(self, generation: int, first: int) -> dict[str, Any]:

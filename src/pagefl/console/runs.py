@@ -92,7 +92,7 @@ class Watch:
 
     def look(self) -> Row:
         process = holder(self.path)
-        now = (process, *(_stamp(self.path / name) for name in WATCHED))
+        now = (process, *(stamp_of(self.path / name) for name in WATCHED))
         if now != self.seen:
             self.row, self.seen = self._read(process), now
         return self.row
@@ -122,7 +122,7 @@ class Watch:
             "left": sum(recent) / len(recent) * max(0, row["rounds"] - last.round) if running else None,
             "pending": pending(self.path),
             "deployment": (self.path / DEPLOY).is_dir() or (self.path / OUTCOME).exists(),
-            "changed": _stamp(self.path / record.ROUNDS)[1] // 10**9,
+            "changed": stamp_of(self.path / record.ROUNDS)[1] // 10**9,
         }
 
 
@@ -198,7 +198,7 @@ def _text(path: Path) -> str | None:
         return None if file is None else os.pread(file, 4000, 0).decode(errors="replace")
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def stamp_of(path: Path) -> tuple[int, int]:
     """Size and time of a file; zeros if it is not there."""
     try:
         facts = path.stat(follow_symlinks=False)

@@ -71,7 +71,7 @@ export class Figure {  // a canvas with a title, drawn when it is in sight
 }
 
 export class LineChart extends Figure {
-  // lines: {column, label, hue, dash, dots}; x: the column below; scale: linear or log; text: how values are written
+  // lines: {column, label, hue, dash, band: two columns}; x: the column below; scale: linear or log; text: how values are written
   constructor(about) {
     super({...about, label: `${about.title}; the arrow keys read the values`});
     Object.assign(this, {x: "round", scale: "linear", xTitle: "round", yTitle: "", text: short, ...about});
@@ -124,7 +124,7 @@ export class LineChart extends Figure {
   curves() {  // what is drawn: a curve for each source and line
     return this.sources.flatMap((source, s) => this.lines.map((line, l) => ({source, line, l, s,
       xs: source.columns[this.x], ys: source.columns[line.column],
-      colour: this.several ? source.colour : COLOURS[line.hue]})))
+      band: (line.band ?? []).map(column => source.columns[column]), colour: this.several ? source.colour : COLOURS[line.hue]})))
       .filter(({xs, ys, l}) => xs && known(ys) && !this.hidden.has(l));
   }
 
@@ -133,7 +133,7 @@ export class LineChart extends Figure {
     if (!curves.length || width < 80) return;
     const byRound = this.x === "round";  // also of rounds without a value
     const xRange = range(curves.map(({xs, ys}) => [xs, byRound ? xs : ys]), 0, false, byRound);
-    const yRange = range(curves.map(({xs, ys}) => [xs, ys]), 1, this.scale === "log", false, this.bounds);
+    const yRange = range(curves.flatMap(({xs, ys, band}) => [ys, ...band].map(values => [xs, values])), 1, this.scale === "log", false, this.bounds);
     if (this.zero) yRange[0] = 0;
     const box = {left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom};
     const toX = linear(xRange, [box.left, box.right]), toY = (this.scale === "log" ? logarithmic : linear)(yRange, [box.bottom, box.top]);
@@ -142,6 +142,7 @@ export class LineChart extends Figure {
     if (byRound) this.drawMarks(pen, box, toX, xRange);
     pen.save();
     pen.beginPath(); pen.rect(box.left - 6, box.top - 6, box.right - box.left + 12, box.bottom - box.top + 12); pen.clip();
+    for (const curve of curves) if (curve.band.length) drawBand(pen, curve, toX, toY);
     for (const curve of curves) drawCurve(pen, curve, toX, toY, this.scale === "log", this.own);
     pen.restore();
     if (this.at !== null) this.drawReading(pen, box, toX, toY);
@@ -247,6 +248,16 @@ function drawCurve(pen, {line, xs, ys, colour}, toX, toY, log, ended) {
     pen.beginPath(); pen.arc(x, y, ended ? 6 : 3, 0, 7); pen.fill();
     if (ended) pen.stroke();
   }
+}
+
+function drawBand(pen, {xs, band: [low, high], colour}, toX, toY) {
+  const places = xs.map((_, i) => i).filter(i => xs[i] != null && low[i] != null && high[i] != null);
+  Object.assign(pen, {fillStyle: colour, globalAlpha: 0.15});
+  pen.beginPath();
+  for (const i of places) pen.lineTo(toX(xs[i]), toY(low[i]));
+  for (const i of places.reverse()) pen.lineTo(toX(xs[i]), toY(high[i]));
+  pen.fill();
+  pen.globalAlpha = 1;
 }
 
 function range(pairs, which, log, whole, bounds) {

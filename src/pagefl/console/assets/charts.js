@@ -26,6 +26,12 @@ export const CHARTS = [
   {title: "Time", about: "Seconds of a round; of thinned rounds, the slowest.", zero: true, yTitle: "seconds", lines: [line("seconds", "a round", 9)]},
   {title: "Bytes", about: "What the server sends to the participants in a round, and what they upload.", zero: true, yTitle: "bytes", text: bytes,
     lines: [line("bytes_down", "down", 0), line("bytes_up", "up", 1, "dash")]},
+  {title: "Clients' multipliers", about: "The prices that clients with a budget pay for what their moves cost (mean).", zero: true, yTitle: "multiplier",
+    lines: [line("mean_multiplier", "mean", 1)]},
+  {title: "Server's multiplier", about: "The price that a server with a budget pays for slow uploads.", zero: true, yTitle: "multiplier",
+    lines: [line("server_multiplier", "server", 0)]},
+  {title: "Budgets", about: "The share of a round's clients that exceeded their budgets, and what the server used of its own.", zero: true, yTitle: "share",
+    lines: [line("over_budget", "clients over budget", 1), line("server_used", "used of the server's", 0, "dash")]},
 ];
 
 export const makeCharts = (chosen = CHARTS, several = false) => chosen.map(about => new LineChart({text: short, several, ...about}));

@@ -6,7 +6,7 @@ const MARGIN = {left: 54, right: 14, top: 8, bottom: 36};
 const SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];  // evenly bright steps
 const LOG = new Set(["lr", "weight", "reward"]);
 export const NAMES = {lr: "Learning rate", epochs: "Local epochs", weight: "Weight", local_accuracy: "Local accuracy", reward: "Reward",
-  train_loss: "Training loss", personal_accuracy: "Personal accuracy"};
+  train_loss: "Training loss", personal_accuracy: "Personal accuracy", seconds: "Seconds", multiplier: "Multiplier", used: "Budget used"};
 
 export class HeatMap extends Figure {
   constructor(choose) {

@@ -1,6 +1,7 @@
 // A run, live: cards, charts, the clients' heat map, and the controls.
 import {address, byId, decimal, duration, el, get, listen, post, runName, stateBadge} from "./page.js";
 import {makeCharts} from "./charts.js";
+import {ClassFigures} from "./classes.js";
 import {HeatMap} from "./heat.js";
 
 const HEAT_SECONDS = 3;  // between two looks at the heat map
@@ -8,6 +9,7 @@ const RATIOS = ["100:1", "50:1", "20:1", "10:1", "5:1", "2:1", "1:1", "1:2", "1:
 const here = address(runName), charts = makeCharts();
 const data = {generation: 0, columns: {}, marks: []};
 const heat = {metric: "lr", wanted: 0, shown: 0, busy: false};
+const classes = new ClassFigures(byId("charts"));
 const map = new HeatMap(metric => { heat.metric = metric; heat.shown = -1; showHeat(); });
 byId("name").textContent = runName;
 byId("charts").append(charts[0].figure, charts[1].figure, map.figure, ...charts.slice(2).map(chart => chart.figure));
@@ -17,7 +19,7 @@ map.figure.classList.add("wide");
 
 function lay(x) {  // the horizontal axis of all charts
   for (const name of ["round", "hours"]) byId(`by-${name}`).setAttribute("aria-pressed", String(name === x));
-  charts.forEach(chart => chart.along(x));
+  [...charts, classes].forEach(each => each.along(x));
 }
 for (const name of ["round", "hours"]) byId(`by-${name}`).onclick = () => lay(name);
 
@@ -119,8 +121,11 @@ async function showHeat() {
   if (heat.busy || heat.shown === heat.wanted) return;
   heat.busy = true;
   const {metric, wanted} = heat;
-  try { map.show(metric, await get(`/clients/${here}?metric=${metric}`)); heat.shown = metric === heat.metric ? wanted : -1; }
-  catch { heat.shown = wanted; }
+  try {
+    map.show(metric, await get(`/clients/${here}?metric=${metric}`));
+    heat.shown = metric === heat.metric ? wanted : -1;
+    if (data.columns.clock) classes.show(await get(`/classes/${here}`), data.columns, data.marks);
+  } catch { heat.shown = wanted; }
   setTimeout(() => { heat.busy = false; showHeat(); }, metric === heat.metric ? 1000 * HEAT_SECONDS : 0);
 }
 
