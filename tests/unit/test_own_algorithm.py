@@ -188,3 +188,28 @@ def test_a_dataset_of_many_labels_names_whose_are_beyond():
         pagefl.UserError, match=r"client 2 \(test\): y has label 9, but the module answers with 4 classes"
     ):
         pagefl.run(task=pagefl.Task("own", task().module, more), rounds=1)
+
+
+class InPlace(Algorithm):
+    """Halves what it was sent, for all clients after the first one too."""
+
+    def __init__(self, hook: str) -> None:
+        self.hook = hook
+
+    def local(self, clients):
+        if self.hook == "local":
+            clients.sent["model"].mul_(0.5)
+        return super().local(clients)
+
+    def adapt(self, clients):
+        if self.hook == "adapt":
+            clients.sent["model"][:, :3] = 0.0
+        return super().adapt(clients)
+
+
+@pytest.mark.parametrize("hook", ["local", "adapt"])
+@pytest.mark.parametrize("options", [{"chunk": 1}, {"chunk": 4}, {"chunk": 1, "workers": 2}], ids=str)
+def test_what_was_sent_is_not_written_to(hook, options):
+    """With one client at a time, torch itself would let it."""
+    with pytest.raises(pagefl.UserError, match=r"^InPlace writes into a tensor that its clients share"):
+        play(InPlace(hook), **options)

@@ -88,6 +88,10 @@ class Block:
 
     def work(self, job: Job) -> object:
         """What a worker does. It reads and writes rows in place and answers with scores."""
+        with checks.nothing_written(self.algorithm, self.sent):
+            return self._work(job)
+
+    def _work(self, job: Job) -> object:
         ids = torch.from_numpy(job.ids)
         if job.kind in ("try", "take"):
             return self._try(job) if job.step is None else self._take(job, job.step)
@@ -198,7 +202,8 @@ class Block:
         rows = {name: value[None] for name, value in kept.items()}
         lr, epochs = np.array([self.training.lr]), np.array([1])
         alone = Job("train", np.array([0]), 0, lr, epochs, float(self._sizes(np.array([0]))[0]))
-        made = self.algorithm.local(self._stack(alone, rows))
+        with checks.nothing_written(self.algorithm, self.sent):
+            made = self.algorithm.local(self._stack(alone, rows))
         checks.local(self.algorithm, made, 1, self.model.layout.width, rows)
         return {name: rows[0] for name, rows in made.upload.items()}
 

@@ -4,7 +4,8 @@ A mistake in a hook ends in a sentence with its class and its name. Only names, 
 at, so the checks cost microseconds and are made in every round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
 from torch import Size, Tensor
@@ -70,6 +71,25 @@ def local(
             expected = f"{_shape(count, *kept[name].shape[1:])}, as client_state has it"
             _refuse(algorithm, "local", f"kept {name!r} of shape {list(value.shape)}", expected)
     return made
+
+
+@contextmanager
+def nothing_written(algorithm: Algorithm, sent: State) -> Iterator[None]:
+    """What was sent is there once for all clients of a block: a client that wrote into it would change it
+    for the others."""
+    sentence = (
+        f"{type(algorithm).__name__} writes into a tensor that its clients share, such as "
+        "clients.sent['model']; expected a copy of its own, clients.sent['model'].clone()"
+    )
+    before = [value._version for value in sent.values()]
+    try:
+        yield
+    except RuntimeError as error:
+        if "written-to tensor" in str(error):  # torch's own words, where a tensor has a row for each of many
+            raise UserError(sentence) from error
+        raise
+    if before != [value._version for value in sent.values()]:
+        raise UserError(sentence)
 
 
 def adapted(algorithm: Algorithm, rows: Tensor, count: int, width: int) -> Tensor:
