@@ -13,6 +13,7 @@ from pagefl.experiments import own_code
 from pagefl.experiments import spec as specs
 from pagefl.experiments import verify as certificates
 from pagefl.experiments.spec import RunSpec
+from pagefl.experiments.tasks import TASKS
 from pagefl.game.certificate import Trial
 from pagefl.game.players import PLAYERS
 from pagefl.game.protocol import Players
@@ -70,6 +71,11 @@ def run(
     own = Own(
         _own("task", task, Task), _own("algorithm", algorithm, Algorithm), _own("players", players, Players)
     )
+    if own.task is not None and own.task.name in TASKS:  # its spec would be that of another task
+        raise UserError(
+            f"task = {own.task.name!r}: a task of pagefl has this name; give your own another, as in "
+            'pagefl.Task("mine", …)'
+        )
     raw = _given(spec, {"task": task, "algorithm": algorithm, "players": players, **settings})
     return launch(specs.resolve(raw, *own), own, out, observe, say, metrics)
 

@@ -108,6 +108,43 @@ def test_convolutions(players, pooled):
     assert_same(pagefl.run(**own, executor="ray", address=pooled, workers=3), pagefl.run(**own))
 
 
+def focal(logits, labels):
+    chance = logits.softmax(1).gather(1, labels[:, None])[:, 0]
+    return -((1 - chance) ** 2) * chance.log()
+
+
+def test_a_loss_of_ones_own(pooled):
+    """In training, rewards and the personal step. It is sent by value: this module is not installed."""
+    given = {**federations.SETTINGS, "personal": {"when": "end"}}
+
+    def run(loss, **more):
+        task = pagefl.Task("own", federations.MODULES["mlp"], federations.data(sizes=SIZES), given, loss)
+        return pagefl.run(**settings(task=task, players="page-shared"), **more)
+
+    local = run(focal)
+    assert_same(run(focal, executor="ray", address=pooled, workers=3), local)
+    assert local.rounds[-1]["global_loss"] != run(None).rounds[-1]["global_loss"]
+
+
+class InPlace(pagefl.Algorithm):
+    """Writes into Ray's store, which all actors of a machine read."""
+
+    same_rows = (("upload.model", "personal"),)
+
+    def local(self, clients):
+        clients.sent["model"].mul_(0.5)
+        return super().local(clients)
+
+
+def test_an_algorithm_that_writes_to_what_it_was_sent(pooled):
+    def wide():
+        return torch.nn.Sequential(torch.nn.Linear(6, 20_000), torch.nn.Linear(20_000, 4))  # 1.1 MB
+
+    task = pagefl.Task("own", wide, federations.data(), {**federations.SETTINGS, "rounds": 1})
+    with pytest.raises(UserError, match=r"^InPlace writes into a tensor that its clients share"):
+        pagefl.run(task=task, algorithm=InPlace(), chunk=1, executor="ray", address=pooled, workers=2)
+
+
 @dataclass(frozen=True)
 class Mortal(pagefl.Algorithm):
     """Once, whoever trains client 20 says so and dies, or waits to be removed."""

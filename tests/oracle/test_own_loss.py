@@ -1,6 +1,7 @@
 """A loss of the user's own, against a plain loop of torch in float64, and against runs without one."""
 
 import copy
+import sys
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pagefl
-from pagefl import Task
+from pagefl import Task, cli
 from pagefl.core import rng
 from pagefl.data.source import ClientSource
 
@@ -134,6 +135,18 @@ def test_a_checkpoint_belongs_to_its_loss(first, then, sentence, tmp_path):
     pagefl.run(task=task(first), rounds=1, out=tmp_path / "run")
     with pytest.raises(pagefl.UserError, match=sentence):
         pagefl.resume(tmp_path / "run", task=task(then), rounds=2)
+
+
+def test_a_deployment_refuses_it_before_anything_starts(tmp_path, monkeypatch, capsys):
+    """It knows tasks by their names alone."""
+    pagefl.run(task=task(focal), rounds=1, out=tmp_path / "run")
+    spec, out = tmp_path / "run/spec.toml", tmp_path / "deployed"
+    monkeypatch.setattr(sys, "argv", ["pagefl", "deploy", "local", str(spec), "--out", str(out)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert "a task or a loss of your own runs by pagefl.run" in capsys.readouterr().err
+    assert not out.exists()
 
 
 class Far(ClientSource):

@@ -174,6 +174,9 @@ BAD = [
     ("deploy keys --host é", "--host é"),
     ("deploy keys --out folder", "out = folder: the folder is not empty"),
     ("deploy local missing.toml", "spec = missing.toml: there is no such file"),
+    ("deploy local own.toml", "task = 'mine': `pagefl list tasks` does not name it, and a deployment runs"),
+    ("deploy app own.toml", "a task or a loss of your own runs by pagefl.run, also with executor = ray"),
+    ("deploy data own.toml", "task = 'mine'"),
     ("deploy local spec.toml --nodes 0", "'--nodes'"),
     (
         "deploy local spec.toml --nodes 99999999",
@@ -192,6 +195,7 @@ def place(tmp_path, tmp_path_factory, monkeypatch):
     (tmp_path / "spec.toml").write_text("rounds = 1\n")
     (tmp_path / "sweep.toml").write_text("[sweep]\nseed = [0]\n")
     (tmp_path / "nameless.toml").write_text("[task]\nname = 7\n")
+    (tmp_path / "own.toml").write_text('task = "mine"')
     (tmp_path / "broken.toml").write_text("rounds = = 3")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "deep.toml").write_text("lr = " + "[" * 5000)

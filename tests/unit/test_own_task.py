@@ -191,6 +191,7 @@ def fails(*_: object) -> nn.Module:
         ("data() returned a list; expected a pagefl.FederatedData", {"data": list}),
         ("name = '': must be one line of text", {"name": ""}),
         ("name = 'a\\nb': must be one line of text", {"name": "a\nb"}),
+        ("task = 'digits': a task of pagefl has this name", {"name": "digits"}),
         ("there is no setting 'batchsize'; did you mean batch_size?", {"settings": {"batchsize": 4}}),
         ("there is no setting 'algorithm'", {"settings": {"algorithm": "fedprox"}}),  # it would be ignored
         ("lr = 'fast'", {"settings": {"lr": "fast"}}),

@@ -28,9 +28,18 @@ def _with_flower() -> None:
 
 
 def _spec(file: Path, nodes: int | None = None) -> Any:
+    from pagefl.core.errors import UserError, shown
     from pagefl.experiments import spec as specs
+    from pagefl.experiments.tasks import TASKS
 
     raw = specs.read(file)
+    task = raw.get("task")
+    name = task.get("name") if isinstance(task, dict) else task
+    if isinstance(name, str) and name not in TASKS:
+        raise UserError(
+            f"task = {shown(name)}: `pagefl list tasks` does not name it, and a deployment runs no others; a "
+            "task or a loss of your own runs by pagefl.run, also with executor = ray"
+        )
     if nodes is not None:
         specs.put(raw, "task.clients", nodes)
     return specs.resolve(raw)
