@@ -252,7 +252,13 @@ MEASURES = (  # of each class of devices
     ("epochs", "Local epochs by class", "epochs", "What the clients chose or were given (mean).", POSITIVE),
     ("late", "Late by class", "share", "Share of the uploads that came too late.", SHARE),
     ("multiplier", "Multipliers by class", "multiplier", "Median and middle half of the clients.", POSITIVE),
-    ("used", "Budgets by class", "share used", "Median and middle half of the clients.", POSITIVE),
+    (
+        "used",
+        "Budgets by class",
+        "share used",
+        "Median and middle half; no line where none is left.",
+        POSITIVE,
+    ),
     ("over", "Over budget by class", "share", "Share of the clients that exceeded theirs.", SHARE),
 )
 STYLES = ("solid", "dash", "dot")

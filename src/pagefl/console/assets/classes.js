@@ -12,7 +12,7 @@ const CHARTS = [
   ["epochs", {title: "Local epochs by class", about: "What the clients chose or were given (mean).", yTitle: "epochs", zero: true}],
   ["late", {title: "Late by class", about: "Share of the uploads that came too late.", yTitle: "share", bounds: [0, 1]}],
   ["multiplier", {title: "Multipliers by class", about: "Median and middle half of the clients.", yTitle: "multiplier", zero: true}],
-  ["used", {title: "Budgets by class", about: "Used share of the budget: median and middle half of the clients.", yTitle: "share used", zero: true}],
+  ["used", {title: "Budgets by class", about: "Median and middle half of the clients; no line where none is left.", yTitle: "share used", zero: true}],
   ["over", {title: "Over budget by class", about: "Share of the clients that exceeded theirs.", yTitle: "share", bounds: [0, 1]}],
 ];
 
