@@ -1,5 +1,6 @@
 """pagefl: federated learning that balances the shared model and everybody's own."""
 
+import atexit
 import gc
 from importlib import import_module
 from importlib.metadata import version
@@ -8,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .core.caches import keep_compiled_code
+from .core.garbage import not_searched
 
 if TYPE_CHECKING:
     from . import data as data
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 __version__ = version("pagefl")
 keep_compiled_code(Path(__file__).parent)
+atexit.register(gc.freeze)  # the end of the process frees all memory: nothing is searched for garbage
 
 _HOMES = {
     "run": ".api",
@@ -69,14 +72,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(module: str) -> ModuleType:
-    """Torch makes half a million objects that stay. To search them for garbage takes a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with not_searched():
         return import_module(module, __name__)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def __dir__() -> list[str]:

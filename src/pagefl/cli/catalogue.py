@@ -9,12 +9,15 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from pagefl.core.garbage import not_searched
+
 from .terminal import console
 
 if TYPE_CHECKING:
     from pagefl.experiments.describe import Setting
 
 
+@not_searched()
 def list_(kind: Annotated[str, typer.Argument(help="algorithms, players, tasks or tables")]) -> None:
     """List the algorithms, players, tasks, or the paper's tables and figures."""
     from pagefl.core.errors import UserError
@@ -35,6 +38,7 @@ def _title(about: object) -> str:
     return " ".join((about.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
+@not_searched()
 def show(
     name: Annotated[
         str, typer.Argument(help="A task, an algorithm, players, or `settings` for all settings.")

@@ -1,5 +1,6 @@
 """`pagefl run, resume, report, bias, verify`: one run."""
 
+import gc
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -186,6 +187,7 @@ def watch(
     from pagefl.reports.trackers import tracker
     from pagefl.runtime import numbers
 
+    gc.freeze()  # what is imported stays
     rounds = spec.rounds
     with Progress(str(directory), rounds) as progress, ExitStack() as closing:
         told = [tracker(name, Path(f"{directory}-tracked"), spec.toml()) for name in track or []]

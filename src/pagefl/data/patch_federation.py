@@ -6,7 +6,6 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from rich.console import Console
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -50,7 +49,7 @@ def featured(pool: Arrays, features: int, seed: int) -> Arrays:
     if known is not None:
         return known
     if sys.stderr.isatty():
-        Console(stderr=True).print("fitting patch features (once; kept in the cache) …")
+        print("fitting patch features (once; kept in the cache) …", file=sys.stderr)
     extract = patches.fit(pool["test.x"][game], features, seed)
     made = {name: extract(pool[name]) for name in IMAGES}
     _write(cache, made, made_of)
