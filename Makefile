@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# tests start some hundred processes; without stored bytecode each of them compiles the package again
+unexport PYTHONDONTWRITEBYTECODE
 # tests go to whichever worker is free, in the order of tests/conftest.py; those of a group, which share something
 # expensive, to the same one
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder

@@ -1,3 +1,4 @@
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ import hypothesis
 import pytest
 import torch
 
+gc.disable()  # modules and tests stay: until all are there, nothing is searched for garbage
 sys.path.insert(0, str(Path(__file__).parent))  # tests share `federations` and `process_state`
 # Tests run side by side; two threads each only wait for one another. So do those of the processes they start.
 torch.set_num_threads(1)
@@ -25,6 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     deployments, which mostly wait, and other slow tests, so that at the end no worker waits for another's.
     """
     items.sort(key=turn)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def turn(item: pytest.Item) -> int:
