@@ -1,10 +1,13 @@
 """`pagefl deploy`: a federation of real nodes, through Flower."""
 
+import gc
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from pagefl.core.garbage import not_searched
 
 from .terminal import Json, err
 
@@ -114,9 +117,12 @@ def executor(
     ] = None,
 ) -> None:
     """Run the tasks of a SuperNode or SuperLink, with the installed pagefl and nothing else."""
-    from pagefl.deploy.executor import Executor
+    with not_searched():
+        from pagefl.deploy.executor import Executor
 
-    Executor(side.value, address, secret, ca, err.print).work()
+        made = Executor(side.value, address, secret, ca, err.print)
+    gc.freeze()  # what is imported stays
+    made.work()
 
 
 @app.command()
