@@ -23,8 +23,9 @@ from pagefl.runtime import rounds  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Plans first: one worker compiles their operations, while others have tests that need no plan. Then
-    deployments, which mostly wait, and other slow tests, so that at the end no worker waits for another's.
+    """Plans first: one worker compiles their operations, while others have tests that need no plan. Then what
+    mostly waits, Ray's tests in one chain and deployments, and then other slow tests, so that at the end no
+    worker waits for another's.
     """
     items.sort(key=turn)
 
@@ -34,15 +35,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+FIRST = ("plans", "ray")  # groups
+
+
 def turn(item: pytest.Item) -> int:
     group = item.get_closest_marker("xdist_group")
-    if group and group.args == ("plans",):
-        return 0
+    if group and group.args[0] in FIRST:
+        return FIRST.index(group.args[0])
     if item.path.match("e2e/test_deploy.py"):
-        return 1
+        return 2
     if item.get_closest_marker("slow"):
-        return {"learning": 2, "e2e": 3}.get(item.path.parent.name, 4)
-    return 5
+        return {"learning": 3, "e2e": 4}.get(item.path.parent.name, 5)
+    return 6
 
 
 @pytest.fixture(autouse=True)

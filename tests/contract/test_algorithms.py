@@ -80,16 +80,15 @@ def test_same_spec_same_bits(name, module):
 
 @every_case
 def test_workers_change_no_bit(name, module):
-    assert_same_bits(run(name, module, workers=1, chunk=2), run(name, module, workers=3, chunk=2))
+    assert_same_bits(run(name, module, chunk=2), run(name, module, chunk=2, workers=2))
 
 
 @every_case
 def test_chunks_agree_to_rounding(name, module):
     whole = run(name, module, chunk=5).state
-    for chunk in (1, 2):
-        part = run(name, module, chunk=chunk).state
-        for key, value in whole.items():
-            assert_close(part[key], value)
+    part = run(name, module, chunk=2).state
+    for key, value in whole.items():
+        assert_close(part[key], value)
 
 
 @every_case

@@ -210,7 +210,7 @@ def test_a_driver_that_is_killed_goes_on(nodes, tmp_path):
     """On the cluster, and then on this machine alone: checkpoints are the same."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "pagefl", "run", "--task", "synthetic", "--clients", str(CLIENTS)]
-    command += ["--algorithm", "scaffold", "--rounds", "400", "--set", "checkpoint_seconds=0.2"]
+    command += ["--algorithm", "scaffold", "--rounds", "200", "--set", "checkpoint_seconds=0.2"]
     command += ["--set", "personal.when=never", "--executor", "ray", "--address", nodes.address]
     command += ["--workers", "2", "--set", "chunk=8", "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -221,13 +221,13 @@ def test_a_driver_that_is_killed_goes_on(nodes, tmp_path):
         sleep(0.05)
     process.kill()
     process.wait()
-    resumed = pagefl.resume(out, rounds=400)
+    resumed = pagefl.resume(out, rounds=200)
     assert_same(
         resumed,
         pagefl.run(
             task={"name": "synthetic", "clients": CLIENTS},
             algorithm="scaffold",
-            rounds=400,
+            rounds=200,
             chunk=8,
             personal={"when": "never"},
         ),
