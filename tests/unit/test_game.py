@@ -257,6 +257,7 @@ def test_bellman_residual_is_zero_on_a_true_path_and_not_on_another():
     assert bellman_residual(rewards[::-1], payoffs, 0.99) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_thousand_clients():
     """The server's network has N inputs and N outputs; it must work at N = 1000."""
     x = torch.randn(4, FEATURES, generator=torch.Generator().manual_seed(1))
