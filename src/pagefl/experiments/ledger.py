@@ -13,8 +13,10 @@ from pagefl.runtime import numbers
 from pagefl.runtime.machine import machine
 from pagefl.runtime.record import Record
 
+from . import speeds
+
 NAME = "finished.jsonl"
-CURVES = ("global_accuracy", "local_accuracy", "reward_server", "reward_clients")
+CURVES = ("global_accuracy", "local_accuracy", "reward_server", "reward_clients", "clock")
 LAST = (
     *("local_accuracy_before", "local_std", "local_worst10", "personal_accuracy", "personal_worst10"),
     *("gradients", "gradients_personal"),
@@ -24,7 +26,7 @@ LAST = (
 def append(ledger: Path, name: str, rounds: list[Record]) -> None:
     here, last = machine(), rounds[-1]
     judged = [entry for entry in rounds if entry["global_accuracy"] is not None]
-    curves = {column: [_short(entry[column]) for entry in judged] for column in CURVES}
+    curves = {column: [_short(entry.get(column)) for entry in judged] for column in CURVES}
     line = {
         "name": name,
         "commit": here["commit"],
@@ -34,6 +36,7 @@ def append(ledger: Path, name: str, rounds: list[Record]) -> None:
         "judged": [entry["round"] for entry in judged],
         **{column: values for column, values in curves.items() if any(v is not None for v in values)},
         **{column: _short(last[column]) for column in LAST},
+        **{column: _short(last[column]) for column in speeds.COLUMNS if column in last},
         "personal_step": last["personal_step"],
     }
     with ledger.open("a", encoding="utf-8") as file:
@@ -62,7 +65,8 @@ def _rounds(line: dict[str, Any]) -> tuple[str, list[Record]]:
     for column in CURVES:
         for number, value in zip(line["judged"], line.get(column, ()), strict=False):
             rounds[number - 1][column] = value
-    rounds[-1] |= {column: line[column] for column in LAST} | {"seconds": line["seconds"]}
+    timed = [column for column in speeds.COLUMNS if column in line]  # of runs with simulated time
+    rounds[-1] |= {column: line[column] for column in (*LAST, *timed)} | {"seconds": line["seconds"]}
     return line["name"], rounds
 
 

@@ -74,7 +74,7 @@ def _runs(
     smaller: dict[str, Any] = {}
     if scale == "smoke":
         seeds = (0, 1)
-        smaller = {"epochs": 1, "rounds": 2, "task.clients": 4}
+        smaller = {"epochs": 1, "rounds": 2, "task.clients": 4, "judge_every": 1}
         if small and "per_client" in small.task:
             smaller["task.per_client"] = 40
     elif scale == "laptop":
@@ -82,9 +82,10 @@ def _runs(
         if TASKS[task].run["epochs"] == 1:
             usual = ONE_EPOCH.get(settings["algorithm"], {})
             smaller = {name: value for name, value in usual.items() if name not in settings}
-        smaller["judge_every"] = max(1, int(settings.get("rounds", TASKS[task].run["rounds"])) // 30)
+        often = max(1, int(settings.get("rounds", TASKS[task].run["rounds"])) // 30)
+        smaller["judge_every"] = settings.get("judge_every", often)
     raw: Raw = {"task": f"{task}-small" if small and scale == "smoke" else task}
     for name, value in {**settings, **smaller}.items():
         put(raw, name, value)
-    raw["clients_every"] = resolve(raw).rounds  # record the clients in the last round only
+    raw.setdefault("clients_every", resolve(raw).rounds)  # record the clients in the last round only
     return [resolve({**raw, "seed": seed}) for seed in seeds]

@@ -22,7 +22,7 @@ from pagefl.runtime import numbers, record
 from pagefl.runtime.loop import play
 from pagefl.runtime.settings import NO_MATTER
 
-from . import executors, ledger
+from . import executors, ledger, speeds
 from . import spec as specs
 from .executors import Place
 from .executors.one_run import FINISHED, Ending, Task
@@ -116,7 +116,7 @@ def run_missing(
         done = {name for name in entries if name in written or (folder / name / FINISHED).exists()}
         for name in sorted(done - written):
             if kept:
-                ledger.append(kept, name, record.read(folder / name)[0])
+                ledger.append(kept, name, rounds_of(folder / name, entries[name]))
             written.add(name)
         progress.finished = len(done)
         progress.rounds_done = sum(
@@ -236,7 +236,7 @@ def finished(wanted: Iterable[RunSpec], folder: Path, kept: Path | None = None) 
     found = []
     for name, spec in {name_of(spec): spec for spec in wanted}.items():
         if (folder / name / FINISHED).exists():
-            found.append(Found(name, spec, record.read(folder / name)[0], folder / name))
+            found.append(Found(name, spec, rounds_of(folder / name, spec), folder / name))
         elif name in written:
             found.append(Found(name, spec, written[name], folder / name))
     for one in found:
@@ -245,6 +245,14 @@ def finished(wanted: Iterable[RunSpec], folder: Path, kept: Path | None = None) 
                 f"{one.path} is marked as finished but has no rounds; delete it, and it is run again"
             )
     return found
+
+
+def rounds_of(path: Path, spec: RunSpec) -> list[record.Record]:
+    """A finished run's records. The last one tells how fast and slow clients fared, if there is a clock."""
+    rounds, clients = record.read(path)
+    if clients and "clock" in rounds[-1]:
+        rounds[-1] |= speeds.of_clients(clients, spec.devices.deadline)
+    return rounds
 
 
 def of(specs: Iterable[RunSpec], found: Iterable[Found]) -> list[Found]:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from pagefl.experiments import paper, sweep
+from pagefl.experiments import by_time, paper, sweep
 from pagefl.experiments.scales import Block
-from pagefl.experiments.statistics import by_run
+from pagefl.experiments.statistics import SIDES, by_run
 from pagefl.experiments.sweep import Found
 from pagefl.runtime import numbers
 from pagefl.runtime.numbers import Numbers
@@ -217,12 +217,48 @@ def attacks(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     return figure
 
 
+def time(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
+    """Accuracy by simulated hours, the mean over seeds: the shared model's above, the clients' below.
+
+    Each curve ends where the first of its runs does. Dashed: what the unlimited runs end at.
+    """
+    figure = Figure(figsize=(1.6 + 3.6 * len(blocks), 7.2), layout="constrained")
+    axes = figure.subplots(2, len(blocks), squeeze=False)
+    hues = colours([name for block in blocks for name in block.rows])
+    for column, block in enumerate(blocks):
+        last = by_time.time_of(block) / by_time.HOUR
+        for axis, side in zip(axes[:, column], SIDES, strict=True):
+            for name, specs in block.rows.items():
+                runs = (numbers.of_rounds(one.rounds, one.name) for one in sweep.of(specs, found))
+                curves = [
+                    curve for curve in (by_time.curve(rounds, side) for rounds in runs) if len(curve[0])
+                ]
+                if not curves:
+                    continue
+                if name == paper.UNLIMITED:
+                    ends = np.mean([values[-1] for _, values in curves])
+                    axis.axhline(100 * ends, color=NEUTRAL, linewidth=1, linestyle="--")
+                until = min([last, *(hours[-1] for hours, _ in curves)])
+                grid = np.linspace(0, until, 200)
+                mean = np.mean([by_time.at(*curve, grid) for curve in curves], axis=0)
+                width = 2.4 if name == paper.BUDGETED else 1.2
+                axis.plot(grid, 100 * mean, color=hues[name], linewidth=width, label=name)
+            axis.grid(linewidth=0.4)
+            axis.set(xlim=(0, last or None), ylabel=f"{side} accuracy, %" if not column else "")
+        axes[0, column].set(title=block.title)
+        axes[1, column].set(xlabel="simulated hours")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=5, fontsize=9)
+    return figure
+
+
 FIGURES: dict[paper.Figure, Callable[[Sequence[Block], Sequence[Found]], Figure]] = {
     "plane": plane,
     "curves": curves,
     "pairs": pairs,
     "budgets": budgets,
     "attacks": attacks,
+    "time": time,
 }
 
 

@@ -18,6 +18,7 @@ from pagefl.runtime.halves import Say
 from pagefl.runtime.machine import machine
 
 from . import figures, html, tables
+from .table import Table
 
 
 def available(experiment: Experiment, say: Say) -> Experiment:
@@ -38,9 +39,7 @@ def available(experiment: Experiment, say: Say) -> Experiment:
     return replace(experiment, blocks=tuple(blocks))
 
 
-def write(
-    experiment: Experiment, scale: str, folder: Path, runs: Path
-) -> tuple[list[tables.Table], list[Path]]:
+def write(experiment: Experiment, scale: str, folder: Path, runs: Path) -> tuple[list[Table], list[Path]]:
     """Write tables and files of all finished runs. Missing values are dashes."""
     found = sweep.finished(experiment.specs, runs, folder / ledger.NAME)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,22 +1,20 @@
-"""Tables of many runs, with the published numbers: for the terminal, as Markdown, LaTeX and CSV."""
+"""Tables of many runs, with the published numbers."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isnan
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from pagefl.experiments import statistics, sweep
 from pagefl.experiments.paper import UNDER, Columns, Published
 from pagefl.experiments.scales import Block
-from pagefl.experiments.statistics import ENOUGH, LOCAL, SIDES
+from pagefl.experiments.statistics import LOCAL, SIDES, Difference
 from pagefl.experiments.sweep import Found
+
+from . import time_tables
+from .table import DASH, Table, gained, spread
 
 ACCURACY = {  # metric of statistics.summary, and its label
     "global_last": "global, last",
@@ -25,51 +23,7 @@ ACCURACY = {  # metric of statistics.summary, and its label
     "local_best": "local, best",
     "personal_accuracy": "personal",
 }
-DASH = "–"
 Row = Mapping[str, Any]  # a row of statistics.summary
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-
-    def terminal(self) -> RichTable:
-        table = RichTable(
-            title=Text(_printable(self.title)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
-        )
-        for number, column in enumerate(self.columns):
-            table.add_column(Text(column), justify="right" if number else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*map(Text, map(_printable, row)))
-        return table
-
-    def markdown(self) -> str:
-        cells = [[_printable(cell).replace("|", r"\|") for cell in row] for row in self.rows]
-        lines = [
-            " | ".join(self.columns),
-            "|".join(["---"] * len(self.columns)),
-            *(" | ".join(row) for row in cells),
-        ]
-        return "\n".join([f"## {_printable(self.title)}", "", *(f"| {line} |" for line in lines), ""])
-
-    def latex(self) -> str:
-        body = " \\\\\n".join(" & ".join(map(_tex, row)) for row in self.rows)
-        head = " & ".join(map(_tex, self.columns))
-        shape = "l" + "r" * (len(self.columns) - 1)
-        return (
-            f"% {self.title}\n\\begin{{tabular}}{{{shape}}}\n\\hline\n{head} \\\\\n\\hline\n{body} "
-            "\\\\\n\\hline\n"
-            f"\\end{{tabular}}\n"
-        )
-
-    def csv(self) -> str:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(
-            [["table", *self.columns], *([self.title, *row] for row in self.rows)]
-        )
-        return text.getvalue()
 
 
 def of_summary(summary: pd.DataFrame) -> list[Table]:
@@ -86,6 +40,8 @@ def of_summary(summary: pd.DataFrame) -> list[Table]:
 
 def of_block(block: Block, found: Sequence[Found]) -> list[Table]:
     """Tables of a block's finished runs, with the paper's numbers."""
+    if "time" in block.shows:
+        return time_tables.of_block(block, found)
     frames = []
     for name, specs in block.rows.items():
         if runs := sweep.of(specs, found):
@@ -150,7 +106,7 @@ def convergence(title: str, summary: pd.DataFrame) -> Table:
     for row in _rows(summary):
         cells = []
         for side in SIDES:
-            cells.append(_spread(row[f"{side}_converged_mean"], row[f"{side}_converged_std"], ".0f"))
+            cells.append(spread(row[f"{side}_converged_mean"], row[f"{side}_converged_std"], ".0f"))
             cells.append(f"{row[f'{side}_seeds_converged']} of {row['seeds']}")
             cells += _per_cent(row, [f"{side}_plateau"])
         rows.append([row["method"], *cells])
@@ -200,27 +156,15 @@ def _rows(summary: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _versus(row: Row, side: str) -> str:
-    other, seeds = row[f"{side}_against"], row[f"{side}_seeds_shared"]
+    other = row[f"{side}_against"]
     if pd.isna(other):
         return DASH
-    gain = f"{100 * row[f'{side}_difference']:+.2f} vs {other}"
-    if not isnan(row[f"{side}_low"]):
-        return (
-            f"{gain} [{100 * row[f'{side}_low']:+.2f}, {100 * row[f'{side}_high']:+.2f}]: "
-            f"{row[f'{side}_verdict']}"
-        )
-    few = f"seeds: {seeds}, at least {ENOUGH} needed"
-    return f"{gain} ({few if seeds < ENOUGH else 'the same on every seed: no interval'})"
+    numbers = (row[f"{side}_{name}"] for name in ("difference", "low", "high", "seeds_shared"))
+    return gained(Difference(*numbers), f" vs {other}")
 
 
 def _per_cent(row: Row, metrics: Sequence[str] | Mapping[str, str]) -> list[str]:
-    return [_spread(100 * row[f"{metric}_mean"], 100 * row[f"{metric}_std"], ".2f") for metric in metrics]
-
-
-def _spread(mean: float, std: float, form: str) -> str:
-    if isnan(mean):
-        return DASH
-    return f"{mean:{form}}" + ("" if isnan(std) else f" ± {std:{form}}")
+    return [spread(100 * row[f"{metric}_mean"], 100 * row[f"{metric}_std"], ".2f") for metric in metrics]
 
 
 def _with_published(table: Table, shows: Columns, published: Mapping[str, Published]) -> Table:
@@ -250,21 +194,3 @@ PUBLISHED: dict[Columns, dict[str, Callable[[Published], str]]] = {
         )
     },
 }
-
-
-def _printable(cell: str) -> str:
-    """The cell without line breaks and control characters. Names may come from someone else's spec file."""
-    return "".join(character if character.isprintable() else "�" for character in cell)
-
-
-def _tex(cell: str) -> str:
-    for plain, tex in (
-        ("\\", r"\textbackslash "),
-        ("±", r"$\pm$"),
-        ("–", "--"),
-        ("%", r"\%"),
-        ("_", r"\_"),
-        ("&", r"\&"),
-    ):
-        cell = cell.replace(plain, tex)
-    return cell

@@ -12,7 +12,7 @@ LARGEST, SMALLEST = 3.4e38, 1e-30  # of a float32 loss; beyond them a chart's ax
 COUNTS = ("round", "participants", "quarantined", "missing", "late", "stale")
 ACCURACIES = (
     *("global_accuracy", "local_accuracy", "local_accuracy_before", "local_std", "local_worst10"),
-    *("personal_accuracy", "personal_worst10", "global_chance"),
+    *("personal_accuracy", "personal_worst10", "global_chance", "local_slowest", "local_fastest"),
 )
 FREE = (  # `payoffs.server` is an entry of the table `payoffs`
     *(
@@ -25,7 +25,7 @@ FREE = (  # `payoffs.server` is an entry of the table `payoffs`
         "smallest_weight",
     ),
     *("gradients", "gradients_personal", "bytes_down", "bytes_up", "epsilon", "clip"),
-    *("clock", "device_seconds", "energy"),
+    *("clock", "device_seconds", "energy", "over_deadline"),
     *("mean_multiplier", "over_budget", "server_multiplier", "server_used"),
     *("reward_server", "reward_clients", "payoffs.server", "payoffs.clients"),
     *("agents.clients_critic", "agents.server_critic"),
