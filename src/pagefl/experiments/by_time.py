@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pagefl.game.multipliers import ROUNDING
 from pagefl.runtime import numbers
 from pagefl.runtime.numbers import Numbers
 
@@ -52,7 +53,7 @@ def by_run(block: Block, found: Sequence[Found]) -> pd.DataFrame:
             rows.append(
                 {"method": method, "seed": one.spec.seed, **{name: rounds[-1][name] for name in COLUMNS}}
             )
-    end = np.array([time_of(block) / HOUR])
+    end = np.array([time_of(block) / HOUR * (1 + ROUNDING)])
     for row in rows:
         own, best = curves[row["method"], row["seed"]], curves.get((UNLIMITED, row["seed"]))
         for side in SIDES:
