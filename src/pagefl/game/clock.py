@@ -30,17 +30,18 @@ class Flight(NamedTuple):
     clients: Integers  # ascending
     arrivals: Floats  # of their uploads, in seconds since the start
     began: Integers  # the round in which each was drawn
-    rows: State  # what each has moved by, where late uploads count
+    rows: dict[str, list[Tensor]]  # what each has moved by, where late uploads count: they are not copied
 
     def of(self, which: Flags | Integers) -> "Flight":
         if not len(self.clients):
             return self
-        rows = {name: value[torch.from_numpy(which)] for name, value in self.rows.items()}
+        places = np.arange(len(self.clients))[which]
+        rows = {name: [own[place] for place in places] for name, own in self.rows.items()}
         return Flight(self.clients[which], self.arrivals[which], self.began[which], rows)
 
     def joined(self, other: "Flight") -> "Flight":
         clients = np.concatenate([self.clients, other.clients])
-        rows = {name: torch.cat([value, other.rows[name]]) for name, value in self.rows.items()}
+        rows = {name: own + other.rows[name] for name, own in self.rows.items()}
         arrivals = np.concatenate([self.arrivals, other.arrivals])
         began = np.concatenate([self.began, other.began])
         return Flight(clients, arrivals, began, rows).of(np.argsort(clients))
@@ -69,8 +70,8 @@ class Clock:
         if self.keeps:
             algorithm_adds_up(half)
         self.now = 0.0  # seconds since the start
-        shapes = {name: half.source.rows(name, NOBODY) for name in half.source.names} if self.keeps else {}
-        self.flight = self.nobody = Flight(NOBODY, np.empty(0), NOBODY, shapes)
+        self.kept = half.source.names if self.keeps else []
+        self.flight = self.nobody = Flight(NOBODY, np.empty(0), NOBODY, {name: [] for name in self.kept})
 
     def draw(self, round: int) -> Integers:
         """Who trains in this round, of those that are available and not at work."""
@@ -129,11 +130,9 @@ class Clock:
         return float((begins + self.fleet.of(everybody).wait(begins)).min())
 
     def _take_off(self, round: int, clients: Integers, arrivals: Floats) -> Flight:
-        rows: State = {}
-        if self.keeps:
-            origin = self.half.origin
-            found = {name: self.half.source.rows(name, clients) for name in self.nobody.rows}
-            rows = {n: own - origin[n] if n in origin else own.clone() for n, own in found.items()}
+        origin = self.half.origin if self.keeps else {}
+        found = {name: self.half.source.rows(name, clients) for name in self.kept}
+        rows = {n: [*(own - origin[n] if n in origin else own.clone())] for n, own in found.items()}
         return Flight(clients, arrivals, np.full(len(clients), round), rows)
 
     def _land(self, round: int, landed: Flight) -> None:
@@ -141,13 +140,18 @@ class Clock:
             return
         if not isinstance(self.half.source, Landed):  # now, since simulated attackers are below it
             self.half.source = Landed(self.half.source)
-        self.half.source.put(landed.clients, landed.rows, round - landed.began, self.half.origin)
+        self.half.source.put(landed.clients, self._stacked(landed), round - landed.began, self.half.origin)
+
+    def _stacked(self, flight: Flight) -> State:
+        """A row for each client of the flight."""
+        rows = self.half.source.rows
+        return {name: torch.stack(own) if own else rows(name, NOBODY) for name, own in flight.rows.items()}
 
     def state(self) -> State:
         numbers = (self.flight.clients, self.flight.arrivals, self.flight.began, np.array([self.now]))
         names = ("clients", "arrivals", "began", "now")
         own: dict[str, Tensor] = {name: torch.from_numpy(v) for name, v in zip(names, numbers, strict=True)}
-        own |= {ROWS + name: rows for name, rows in self.flight.rows.items()}
+        own |= {ROWS + name: rows for name, rows in self._stacked(self.flight).items()}
         if self.selection is not None:
             own |= {SHOWN + name: value for name, value in self.selection.tensors.items()}
         return {FLIGHT + name: value for name, value in {**own, "fleet": self._fingerprint}.items()}
@@ -161,7 +165,7 @@ class Clock:
         clients, arrivals, began, now = (
             tensors[FLIGHT + name].numpy().copy() for name in ("clients", "arrivals", "began", "now")
         )
-        rows = {name: tensors[FLIGHT + ROWS + name].clone() for name in self.nobody.rows}
+        rows = {name: [*tensors[FLIGHT + ROWS + name].clone()] for name in self.kept}
         if self.selection is not None:
             self.selection.load({name: tensors[FLIGHT + SHOWN + name] for name in self.selection.tensors})
         self.flight, self.now = Flight(clients, arrivals, began, rows), float(now[0])

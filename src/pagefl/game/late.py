@@ -35,7 +35,7 @@ class Landed:
         self.clients, weights = clients, torch.from_numpy(1 / np.sqrt(1 + rounds))
         for name, rows in moved.items():
             shrunk = rows * weights.to(rows).view(-1, *[1] * (rows.dim() - 1))
-            self.made[name] = shrunk + origin[name] if name in origin else shrunk
+            self.made[name] = shrunk.add_(origin[name]) if name in origin else shrunk
 
     @property
     def names(self) -> list[str]:
