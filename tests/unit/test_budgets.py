@@ -152,6 +152,17 @@ def test_without_a_price_they_exceed_their_budgets(monkeypatch):
     assert (play_shared()[2][-1] > 1).mean() > 0.7
 
 
+def test_without_a_search_those_that_pay_for_less_play_the_same_lr():
+    setup = Setup(2, 10, 3, 0.1, 20, devices=Equal())
+    clients = PageShared(explore=0.0, decay=0.0, budget=60.0).client_policy(setup)
+    clients.receive(PageShared(explore=0.0, budget=60.0).server_policy(setup).sent)
+    prices = Prices(costs(np.array([1.0, 10.0])), costs(np.zeros(2)))
+    ones = np.ones(2)
+    moves = clients.act(1, np.arange(2), Observation(lambda: Scores(ones, ones), prices=prices))
+    assert moves.epochs.tolist() == [20, 6]
+    assert moves.lr == pytest.approx([0.1, 0.1], rel=1e-6)
+
+
 # budgets and multipliers
 
 

@@ -68,6 +68,7 @@ class Purse:
         most = max(1.0, np.rint(np.exp(point[1])))
         epochs = np.unique(np.rint(np.geomspace(1, most, CHOICES)).astype(np.int64))
         steps = np.linspace(-1, 1, STEPS) * NOISE[0] * self.free[0]
+        steps = steps[np.argsort(np.abs(steps), kind="stable")]  # of lrs that are as good: the point's
         near = np.stack(np.meshgrid(point[0] + steps, np.log(epochs)), -1)  # [epochs, lr, 2]
         near = self.within(near)
         away = ((near - point) / NOISE).reshape(-1, 2)
