@@ -284,6 +284,12 @@ def _timed(task: str, own: Mapping[str, Any], rounds: int, budget: float) -> Pan
         "FedBuff": {**HALF, "devices.over": 2.0, "devices.late": "buffer", "rounds": 2 * rounds},
         "page-shared": {"players": "page-shared", **page, "rounds": rounds // 2},
         BUDGETED: {"players": "page-shared", **page, "players.budget": budget},
+        f"{BUDGETED}, lr fixed": {
+            "players": "page-shared",
+            **page,
+            "players.budget": budget,
+            "freeze": ["eta"],
+        },
         "page, budget": {"players": "page", **page, "players.budget": budget},
     }
     common = {"algorithm": "fedavg", "rounds": rounds, **own, **TIMED, "devices.deadline": budget}

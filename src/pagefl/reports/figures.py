@@ -224,7 +224,8 @@ def time(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     """
     figure = Figure(figsize=(1.6 + 3.6 * len(blocks), 7.2), layout="constrained")
     axes = figure.subplots(2, len(blocks), squeeze=False)
-    hues = colours([name for block in blocks for name in block.rows])
+    names = dict.fromkeys(name for block in blocks for name in block.rows)
+    hues = dict(zip(names, (*COLOURS, *COLOURS), strict=False))
     for column, block in enumerate(blocks):
         last = by_time.time_of(block) / by_time.HOUR
         for axis, side in zip(axes[:, column], SIDES, strict=True):
