@@ -20,6 +20,8 @@ SAMPLED = {**TASK, "participation": 0.2}
 PHONES = {"name": "phones", "reference": 0.0, "hours": 24.0}
 DEADLINE = {"barrier": "deadline", "deadline": 60.0}
 FIRST = {"barrier": "first", "over": 1.3}
+BUFFER = {"barrier": "first", "over": 2.0, "late": "buffer"}
+PATCHES = {"task": "cifar100-patches", "workers": 1, "participation": 0.5, "epochs": 5}
 CONTROLS = {  # label: rounds, players, devices
     "wait for all": (60, "fixed", {}),
     "deadline, late dropped": (125, "fixed", DEADLINE),
@@ -27,7 +29,7 @@ CONTROLS = {  # label: rounds, players, devices
     "epochs scaled to speed": (120, "scaled", {}),
     "first of 1.3 ×": (110, "fixed", FIRST),
     "Oort, first of 1.3 ×": (130, "fixed", {**FIRST, "select": "oort"}),
-    "FedBuff, 2 × at work": (220, "fixed", {"barrier": "first", "over": 2.0, "late": "buffer"}),
+    "FedBuff, 2 × at work": (220, "fixed", BUFFER),
 }
 
 
@@ -84,6 +86,7 @@ def cost() -> None:
         ("synthetic, 100 clients, waiting", {**TASK, "devices": PHONES}),
         ("synthetic, 20 of 100, first", {**SAMPLED, "devices": {**PHONES, "hours": 12.0, **FIRST}}),
         ("synthetic, 20 of 100, FedBuff", {**SAMPLED, "devices": {**PHONES, **FIRST, "late": "buffer"}}),
+        ("cifar100-patches, 50 of 100, FedBuff", {**PATCHES, "devices": {**PHONES, **BUFFER}}),
     ):
         times = []
 
