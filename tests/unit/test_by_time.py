@@ -20,12 +20,15 @@ def entry(round, seconds, epochs, accuracy, **own):
 
 
 def test_speeds_of_clients():
-    """Ten clients in three rounds of four. Client 9 is the slowest, client 0 never trains."""
+    """Ten clients in four rounds. Client 9 is the slowest, client 0 never trains."""
     speed = np.arange(10.0)
     first = entry(1, [None, *(100 * speed[1:])], [None, *[1] * 9], [None, *[0.1] * 9])
+    second = entry(
+        2, *([None, *values] for values in ([99.0] * 9, [1] * 9, [0.1] * 9))
+    )  # not in the second half
     third = entry(3, [None, *(2 * speed[1:])], [None, *[2] * 9], [None] * 10)  # no accuracy was measured
     few = entry(4, [9.0, 28.0], [1, 4], [0.5, 0.7], client=[9, 8])
-    found = speeds.of_clients([first, third, few], 16.0)
+    found = speeds.of_clients([first, second, third, few], 16.0)
     # rounds 3 and 4: of 2, 4, …, 18 seconds one is over 16, and so is one of 9 and 28
     assert found["over_deadline"] == pytest.approx(2 / 11)
     # an epoch costs client 8 seven seconds now, and so as many as client 7; a fifth of nine is one

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pagefl.game.multipliers import ROUNDING
+from pagefl.game.account import ROUNDING
 from pagefl.runtime import numbers
 from pagefl.runtime.numbers import Numbers
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pagefl.game.multipliers import ROUNDING
+from pagefl.game.account import ROUNDING
 from pagefl.runtime.record import Record, finite
 
 COLUMNS = ("over_deadline", "local_slowest", "local_fastest")
