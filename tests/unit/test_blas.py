@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,20 @@ def test_openblas_in_full_width(monkeypatch):
         a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in ((m, k), (k, n)))
         exact = a.astype(np.float64) @ b
         np.testing.assert_allclose(multiplied(sgemm, a, b), exact, rtol=0, atol=1e-6 * k)
+
+
+@wide
+def test_no_room_for_a_copy():
+    """In a process of its own, for the limit stays."""
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+from pagefl.core.training.plan import blas
+blas._processor = lambda: "AuthenticAMD"
+print(len(list(blas.of_numpy_in_full_width())), blas.PROVIDER.startswith("torch"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "True"]
 
 
 def test_intels_processors_keep_mkl(monkeypatch):

@@ -78,20 +78,23 @@ def _copy(file: Path) -> ctypes.CDLL | None:
     """A library chooses its kernels when it is loaded, and NumPy has loaded its own: so this is another one,
     in memory."""
     try:
-        copy = os.memfd_create(file.name)
-    except OSError:
+        with open(os.memfd_create(file.name), "wb") as copy:
+            copy.write(file.read_bytes())
+            copy.flush()  # all of it, or an error: what is cut off must not be loaded
+            return _loaded_for(WHEN_LOADED, Path(f"/proc/self/fd/{copy.fileno()}"))
+    except OSError:  # no room
         return None
-    with open(copy, "wb") as held:
-        held.write(file.read_bytes())
-        held.flush()
-        kept = dict(os.environ)
-        os.environ.update(WHEN_LOADED)
-        try:
-            return _library(Path(f"/proc/self/fd/{copy}"))
-        finally:
-            for name in WHEN_LOADED:
-                del os.environ[name]
-            os.environ.update(kept)
+
+
+def _loaded_for(variables: dict[str, str], file: Path) -> ctypes.CDLL | None:
+    kept = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        return _library(file)
+    finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(kept)
 
 
 def _processor() -> str:
