@@ -15,11 +15,15 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 import pagefl
 
 CHROMIUM = Path("/usr/bin/chromium")
+NOT_BLANK = """canvas => {
+  const blank = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height});
+  return canvas.toDataURL() !== blank.toDataURL();
+}"""
 PATIENCE = 300_000  # ms; a busy machine is slow, and only a page that never gets there fails
 pytestmark = [
     pytest.mark.slow,
@@ -114,9 +118,20 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 def drawn(page: Page, title: str) -> str:
     """The picture of a chart, as text."""
-    figure = page.locator("figure", has=page.get_by_role("heading", name=title, exact=True))
-    found: str = figure.locator(".chart canvas").evaluate("canvas => canvas.toDataURL()")
+    found: str = canvas_of(page, title).evaluate("canvas => canvas.toDataURL()")
     return found
+
+
+def looked_at(page: Page, title: str) -> str:
+    """The same of a chart that is drawn when it comes into view."""
+    canvas_of(page, title).scroll_into_view_if_needed()
+    wait_until(page, lambda: canvas_of(page, title).evaluate(NOT_BLANK))
+    return drawn(page, title)
+
+
+def canvas_of(page: Page, title: str) -> Locator:
+    figure = page.locator("figure", has=page.get_by_role("heading", name=title, exact=True))
+    return figure.locator(".chart canvas")
 
 
 def test_a_run_is_started_watched_tipped_stopped_resumed_and_extended(browser, address, root):
@@ -230,10 +245,9 @@ def test_a_run_with_a_clock_is_drawn_by_the_hour_and_by_class(browser, address, 
     assert table.locator("tbody th").all_text_contents() == [*kinds.names]
     sizes = [row.split()[0] for row in table.locator("tbody td:nth-child(2)").all_text_contents()]
     assert sizes == [str(size) for size in kinds.sizes]
-    page.get_by_role("heading", name="Seconds by class").scroll_into_view_if_needed()
-    by_round = drawn(page, "Seconds by class")
+    by_round = looked_at(page, "Seconds by class")
     hours.click()
-    wait_until(page, lambda: drawn(page, "Seconds by class") != by_round)
+    wait_until(page, lambda: looked_at(page, "Seconds by class") != by_round)
     page.goto(f"{address}/runs/extended")
     assert not hours.is_visible()
     assert page.get_by_role("heading", name="Clients by class of device").count() == 0
