@@ -18,7 +18,7 @@ KEPT = 0.95  # of the trust of the round before
 STEP = 5.0  # by which trust changes at most in a round: weights, by its exponential
 LONGEST = 3.0  # norm of an update, as a multiple of the round's median
 DOUBT = -2.0  # a client with less trust counts for less in means, by the exponential of what is missing
-FEW = 10  # with fewer clients in a round, trust only takes weight away: a favourite would be most of a mean
+FEW = 10  # with fewer clients in a round, trust only takes weight away: one favourite would be most of them
 LEAST = -7.0  # a client with less trust is left out, as if it were absent
 
 
