@@ -73,6 +73,22 @@ def test_the_slope_is_the_derivative_of_the_servers_loss(algorithm):
         )
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "feddyn", "scaffold"])
+def test_the_best_length_is_where_a_parabola_with_the_slopes_at_both_ends_has_its_bottom(algorithm):
+    federation, uploads = trained(algorithm)
+    weights, server = np.array([0.1, 0.3, 0.2, 0.25, 0.15]), federation.server
+    sent, after = server.sent["model"][0], server.aggregated(1, uploads.clients, weights)["model"]
+    x, y = server.samples["game"].x.double(), server.samples["game"].y
+
+    def loss(length):
+        row = sent.double() + length * (after.double() - sent.double())
+        return float(nn.functional.cross_entropy(x @ row[:24].view(4, 6).T + row[24:], y))
+
+    first, last = ((loss(at + 1e-5) - loss(at - 1e-5)) / 2e-5 for at in (0, 1))
+    through = np.polynomial.Polynomial([0, first, (last - first) / 2])  # has these slopes at 0 and at 1
+    assert uploads.best_length(weights) == pytest.approx(through.deriv().roots()[0], rel=1e-3)
+
+
 def test_moves_are_how_far_and_whereto_clients_went():
     federation, uploads = trained()
     norm, agreement = uploads.moves
@@ -270,6 +286,53 @@ def test_a_start_far_too_large_is_left_after_one_round():
     assert np.exp(server.point[0]) == pytest.approx(0.1 / np.sqrt(10), rel=1e-5)
     server.update(2, side.experience(np.arange(4)))
     assert np.exp(server.point[0]) == pytest.approx(0.1 / np.sqrt(10), rel=1e-5)
+
+
+class Step:
+    """Uploads of which the best length of the step to their average is known."""
+
+    def __init__(self, best, clients):
+        self.best, self.falls, self.norms, self.sizes = best, *np.ones((3, clients))
+
+    def best_length(self, weights):
+        return self.best
+
+
+def after_a_round(best, lead=(0.0,) * 40, clients=9, **changes):
+    """By how much a round moves the point. `clients` are in time; with `lead` 1 all like larger moves."""
+    told = setup(40, **changes)
+    side, server = PageShared().client_policy(told), PageShared().server_policy(told)
+    who = np.arange(40)
+    side.act(2, who, seen(np.ones(40)))
+    side.reward(2, who, outcome(lead * (side.transition[:, 2] - side.transition[:, 0]).numpy()))
+    server.update(2, side.experience(who))
+    server.observe(2, who[:clients], Step(best, clients))
+    return server.point.numpy() - np.log([0.1, 4])
+
+
+@pytest.mark.parametrize(
+    ("best", "factor"), [(0.6, 0.6**0.5), (0.01, 0.5**0.5), (-3.0, 0.5**0.5), (1.0, 1.0)]
+)
+def test_the_rate_falls_where_the_average_went_too_far(best, factor):
+    assert after_a_round(best) == pytest.approx([np.log(factor), 0], abs=1e-12)
+
+
+def test_an_average_that_went_too_far_holds_the_search_back_and_another_one_does_not():
+    larger = np.ones(40)
+    free = after_a_round(np.inf, larger)
+    assert free[0] > 0.5
+    assert after_a_round(1.5, larger) == pytest.approx(free)
+    held = after_a_round(0.81, larger)
+    assert held.sum() == pytest.approx(np.log(0.9))
+    assert held[1] == free[1]  # it is lr that gives way
+
+
+def test_the_average_of_many_is_not_judged():
+    assert not after_a_round(0.5, clients=10).any()
+
+
+def test_a_rate_that_is_held_fixed_is_not_lowered():
+    assert not after_a_round(0.5, freeze=frozenset({"eta"})).any()
 
 
 def search(best, rounds=200, clients=20, start=(0.1, 4), noise=0.1, participation=1.0, **settings):

@@ -9,7 +9,7 @@ import pagefl
 from pagefl import UserError
 from pagefl.algorithms import ALGORITHMS
 from pagefl.core.uploaded import Here, Regarded, Uploaded
-from pagefl.game.players.trust import DOUBT, KEPT, LEAST, LONGEST, STEP, Trust
+from pagefl.game.players.trust import DOUBT, FEW, KEPT, LEAST, LONGEST, STEP, Trust
 from pagefl.game.uploads import Uploads
 from pagefl.runtime.settings import Settings
 
@@ -42,18 +42,26 @@ def test_scores_are_falls_of_the_loss():
 
 def test_one_round_of_trust():
     """Updates are cut to three median norms; scores count from their mean, and by the largest."""
-    seen = Seen(falls=[1.0, 2.0, 3.0, -40.0], norms=[1.0, 1.0, 1.0, 40.0])
-    trust = Trust(5)
-    trust.tensor[:] = torch.tensor([9.0, 1.0, 0.0, 0.0, 0.0])
-    trust.learn(np.array([1, 2, 3, 4]), seen)
-    cut = np.array([1.0, 2.0, 3.0, -40.0 * LONGEST / 40])
+    seen = Seen(falls=[*range(1, FEW), -40.0], norms=[1.0] * (FEW - 1) + [40.0])
+    trust, clients = Trust(FEW + 1), np.arange(1, FEW + 1)
+    trust.tensor[:2] = torch.tensor([9.0, 1.0])
+    trust.learn(clients, seen)
+    cut = np.array([*range(1, FEW), -40.0 * LONGEST / 40])
     off = cut - cut.mean()
-    expected = KEPT * np.array([1.0, 0, 0, 0]) + STEP * off / np.abs(off).max()
+    expected = KEPT * np.eye(FEW)[0] + STEP * off / np.abs(off).max()
     expected -= np.median(expected)
     np.testing.assert_allclose(trust.tensor.numpy(), [9.0, *expected])  # who is absent keeps its trust
-    weights = trust.weights(np.array([1, 2, 3, 4]), seen)
-    unscaled = np.exp(expected) * np.array([1, 1, 1, LONGEST / 40])
+    weights = trust.weights(clients, seen)
+    unscaled = np.exp(expected) * np.array([1] * (FEW - 1) + [LONGEST / 40])
     np.testing.assert_allclose(weights, unscaled / unscaled.sum())
+
+
+def test_few_clients_have_no_favourite():
+    trust, clients = Trust(5), np.arange(5)
+    trust.tensor[:] = torch.tensor([9.0, 0.0, DOUBT, DOUBT - 1, LEAST - 1])
+    unscaled = np.array([2, 1, 1, np.exp(-1), 0])
+    found = trust.weights(clients, Seen([0.0] * 5, [1.0] * 5, sizes=[2, 1, 1, 1, 1]))
+    np.testing.assert_allclose(found, unscaled / unscaled.sum())
 
 
 def test_nobody_is_judged_where_all_uploads_are_alike():

@@ -69,6 +69,14 @@ class Uploads:
         """How far one array of each upload is from that of an untrained upload."""
         return self.half.lengths(self.round, self.clients, name)
 
+    def best_length(self, weights: Floats) -> float:
+        """The length at which the step to these uploads' average would lower the loss most, relative to its
+        own, by the slopes at both of its ends. Infinite where the loss falls as steeply at the end."""
+        sent = self.half.sent["model"][0]
+        model = self.half.aggregated(self.round, self.clients, weights)["model"]
+        first, last = (float(self.half.gradient(row, self.role) @ (model - sent)) for row in (sent, model))
+        return first / (first - last) if last > first else np.inf
+
     def slope(self, weights: Floats) -> Floats:
         """By how much the shared model's loss would rise with each weight, if these were the weights."""
         model = self.half.aggregated(self.round, self.clients, weights)["model"]

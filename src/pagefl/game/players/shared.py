@@ -2,8 +2,8 @@
 
 In the first rounds each client tries two moves near the point, goes on with the better one and tells six
 numbers: lr and epochs of both, which was better, and by how much lr had to shrink. The server fits a surface
-to these comparisons and moves the point to where it is higher for sure. Then all play the point, and the
-learning rate decays at the end.
+to these comparisons and moves the point to where it is higher for sure. It lowers lr where the average of
+a few uploads went too far. Then all play the point, and the learning rate decays at the end.
 
 The server weighs uploads by their sizes and by what it has learned about their effect (`trust.py`).
 """
@@ -20,7 +20,16 @@ from pagefl.core.algorithm import State
 from pagefl.core.arrays import Floats, Integers
 from pagefl.game.account import Account
 from pagefl.game.budgets import BudgetOf, Budgets, check
-from pagefl.game.protocol import ClientPolicy, Moves, Observation, Outcome, Players, ServerPolicy, Setup
+from pagefl.game.protocol import (
+    ClientPolicy,
+    Moves,
+    Observation,
+    Outcome,
+    Players,
+    ServerPolicy,
+    Setup,
+    by_size,
+)
 from pagefl.game.rewards import DemandRatio
 from pagefl.game.uploads import Uploads
 
@@ -28,7 +37,7 @@ from .bounds import Count, Factor, NotNegative, Share
 from .purse import Purse
 from .server_budget import ServerBudget
 from .surface import NOISE, moved, quadratic
-from .trust import Trust
+from .trust import FEW, Trust
 
 FEWEST_ROUNDS = 10  # of exploration
 ENOUGH_TOLD = 1000  # comparisons after which it ends before its time
@@ -38,6 +47,8 @@ SMALLEST = -7.0  # ln of the factor of lr that a client can send: three times a 
 ROUNDED = 1e-4  # by which a move that was sent may be outside the range
 RIDGE = 1.0
 PRIOR = 3  # comparisons of variance 1 that stand for what is not known before the first ones
+SHORTEST = 0.5  # the smallest best length of a step that is believed: that of one round is noisy
+LOWERED = 0.5  # by which power of it lr is lowered
 FLOOR = 0.01  # added to a loss before it divides: a client with one class must not outweigh all others
 STEEPEST = 0.1  # the largest fall of ln(lr) from round to round of the decay: in a short run it falls little
 DEEPEST = 100.0  # by which lr is divided at the end of the decay
@@ -220,6 +231,7 @@ class PointServer(ServerPolicy):
         self.past = torch.zeros(RECENT * KEPT + ROWS, 6, dtype=torch.float64)
         self.trust = Trust(setup.clients) if players.weights == "learned" else None
         self.surface = torch.zeros(5, dtype=torch.float64)  # fitted last, around the point
+        self.longer: float | None = None  # ln of what the search made of lr × epochs; None: there was none
         self.budget = ServerBudget(players.server_budget) if players.server_budget else None
 
     @property
@@ -232,8 +244,10 @@ class PointServer(ServerPolicy):
         return float(np.exp(self.sent["point"][0].double().item()))
 
     def update(self, round: int, experience: State) -> Losses | None:
+        self.longer = None
         if self.frozen or not self.exploring:
             return None
+        before = float(self.point.sum())
         rows = self._sound(experience["transition"].double().numpy())
         if len(rows) > KEPT:
             chosen = rng.stream(self.setup.seed, "kept lessons", round).choice(len(rows), KEPT, replace=False)
@@ -244,6 +258,7 @@ class PointServer(ServerPolicy):
                 self.point.copy_(torch.from_numpy(self.players.within(self.point.numpy(), self.setup)))
             self.told += len(rows)
             self.point.copy_(torch.from_numpy(self._top(self._remember(round, rows))))
+        self.longer = float(self.point.sum()) - before
         enough = round >= FEWEST_ROUNDS and self.told >= ENOUGH_TOLD
         if round >= self.players.longest(self.setup) or enough:
             self.exploring[:] = False
@@ -252,10 +267,12 @@ class PointServer(ServerPolicy):
     def observe(self, round: int, clients: Integers, uploads: Uploads) -> Losses | None:
         if self.trust and not self.frozen and "p" not in self.setup.freeze:
             self.trust.learn(clients, uploads)
+        if self.longer is not None and 0 < len(clients) < FEW and self.players.free(self.setup)[0]:
+            self._shorten(uploads.best_length(self._weights(clients, uploads)), self.longer)
         return None
 
     def act(self, round: int, clients: Integers, uploads: Uploads) -> Floats:
-        weights = self.trust.weights(clients, uploads) if self.trust else super().act(round, clients, uploads)
+        weights = self._weights(clients, uploads)
         return self.budget.kept(weights, uploads) if self.budget else weights
 
     def affords(self, weights: Floats, seconds: Floats) -> bool:
@@ -266,6 +283,22 @@ class PointServer(ServerPolicy):
 
     def regard(self, round: int, clients: Integers, uploads: Uploads, name: str) -> Floats | None:
         return self.trust.regard(clients, uploads.lengths(name)) if self.trust else None
+
+    def _weights(self, clients: Integers, uploads: Uploads) -> Floats:
+        return self.trust.weights(clients, uploads) if self.trust else by_size(uploads)
+
+    def _shorten(self, best: float, longer: float) -> None:
+        """What is best for each client goes too far for an average of few unlike ones. Where the best length
+        of the step to it, relative to what it was, is below 1, training gets shorter."""
+        if best >= 1:
+            return
+        point = self.point.numpy().copy()
+        point[0] += min(0.0, LOWERED * np.log(max(best, SHORTEST)) - longer)
+        point = self.players.within(point, self.setup)
+        self.surface.copy_(
+            torch.from_numpy(moved(self.surface.numpy(), (point - self.point.numpy()) / NOISE))
+        )
+        self.point.copy_(torch.from_numpy(point))
 
     def _remember(self, round: int, rows: Floats) -> Floats:
         """The comparisons that the surface is fitted to: those of the last rounds, or the last ones."""

@@ -18,6 +18,7 @@ KEPT = 0.95  # of the trust of the round before
 STEP = 5.0  # by which trust changes at most in a round: weights, by its exponential
 LONGEST = 3.0  # norm of an update, as a multiple of the round's median
 DOUBT = -2.0  # a client with less trust counts for less in means, by the exponential of what is missing
+FEW = 10  # with fewer clients in a round, trust only takes weight away: one favourite would be most of them
 LEAST = -7.0  # a client with less trust is left out, as if it were absent
 
 
@@ -39,15 +40,18 @@ class Trust:
 
     def weights(self, clients: Integers, uploads: Uploads) -> Floats:
         trust = self._of(clients)
-        weights = by_size(uploads) * shortened(uploads.norms) * np.exp(trust - trust.max())
+        factors = np.exp(trust - trust.max()) if len(clients) >= FEW else self._doubted(clients)
+        weights = by_size(uploads) * shortened(uploads.norms) * factors
         weights[trust < LEAST] = 0.0
         return np.asarray(weights / weights.sum())
 
     def regard(self, clients: Integers, lengths: Floats) -> Floats:
         """How far each upload counts in a plain mean, which a server may keep for ever. Most clients count
         alike, so that it stays a mean. `lengths`: of the updates of the array."""
-        doubted = np.minimum(1.0, np.exp(self._of(clients) - DOUBT))
-        return np.asarray(doubted * shortened(lengths))
+        return np.asarray(self._doubted(clients) * shortened(lengths))
+
+    def _doubted(self, clients: Integers) -> Floats:
+        return np.asarray(np.minimum(1.0, np.exp(self._of(clients) - DOUBT)))
 
     def _of(self, clients: Integers) -> Floats:
         return self.tensor[torch.from_numpy(clients)].numpy()
