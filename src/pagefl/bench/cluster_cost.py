@@ -51,7 +51,7 @@ class Workload(NamedTuple):
 WORKLOADS = {
     "W": Workload("logistic, 100 clients", 20, {"batch_size": 5}, 0.03),
     "W3": Workload("ResNet-18, 10 clients", 4, {**DEEP, "batch_size": 50}, 0.0),
-    "W5": Workload("ResNet-18 of width 16, 20 clients", 8, {**DEEP, "batch_size": 32}, 0.0),
+    "resnet": Workload("ResNet-18 of width 16, 100 clients", 4, {**DEEP, "batch_size": 32}, 0.0),
 }
 
 
@@ -123,7 +123,7 @@ def _seconds(rounds: Rounds) -> float:
 def _task(name: str, quick: bool) -> Task:
     if name == "W":
         return synthetic(0, 10 if quick else 100)
-    width, clients, examples = (4, 2, 50) if quick else (64, 10, 50) if name == "W3" else (16, 20, 350)
+    width, clients, examples = (4, 2, 50) if quick else (64, 10, 50) if name == "W3" else (16, 100, 350)
     return noise(lambda: resnet18(100, width=width), images, 100, clients, examples)
 
 
