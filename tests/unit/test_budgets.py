@@ -19,7 +19,7 @@ from pagefl.experiments import verify
 from pagefl.game.budgets import Budgets, Limit
 from pagefl.game.certificate import Deviation, Trial, certify
 from pagefl.game.multipliers import FIRST, LARGEST, Multipliers
-from pagefl.game.players import purse, shared
+from pagefl.game.players import point_server, purse
 from pagefl.game.players.prices import best_at, prices_of_epochs
 from pagefl.game.players.server_budget import ServerBudget, tilted
 from pagefl.game.players.shared import PageShared
@@ -140,7 +140,7 @@ def play_shared() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_clients_that_share_a_search_find_their_budgets_and_their_prices(monkeypatch):
-    monkeypatch.setattr(shared, "KEPT", 2000)
+    monkeypatch.setattr(point_server, "KEPT", 2000)
     epochs, multiplier, used = play_shared()
     assert (used <= 1 + 1e-9).all()  # in every round, exploring or not
     assert epochs == pytest.approx(np.minimum(PAID, MOST), rel=0.05)

@@ -10,7 +10,8 @@ from pagefl.core.evaluate import Scores
 from pagefl.core.jobs import Rivals
 from pagefl.experiments.spec import resolve
 from pagefl.game.game import Game
-from pagefl.game.players.shared import KEPT, PageShared
+from pagefl.game.players.point_server import KEPT
+from pagefl.game.players.shared import PageShared
 from pagefl.game.protocol import Observation, Outcome, Setup
 from pagefl.game.rewards import DemandRatio
 from pagefl.game.uploads import Uploads

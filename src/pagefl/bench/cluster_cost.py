@@ -53,6 +53,7 @@ WORKLOADS = {
     "W3": Workload("ResNet-18, 10 clients", 4, {**DEEP, "batch_size": 50}, 0.0),
     "resnet": Workload("ResNet-18 of width 16, 100 clients", 4, {**DEEP, "batch_size": 32}, 0.0),
 }
+RESNETS = {"W3": (64, 10, 50), "resnet": (16, 100, 350)}  # width, clients, examples of each
 
 
 def costs(quick: bool = False, say: Say = lambda message: None) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def _seconds(rounds: Rounds) -> float:
 def _task(name: str, quick: bool) -> Task:
     if name == "W":
         return synthetic(0, 10 if quick else 100)
-    width, clients, examples = (4, 2, 50) if quick else (64, 10, 50) if name == "W3" else (16, 100, 350)
+    width, clients, examples = (4, 2, 50) if quick else RESNETS[name]
     return noise(lambda: resnet18(100, width=width), images, 100, clients, examples)
 
 

@@ -274,7 +274,7 @@ def _private(method: str, clip: float, own: Mapping[str, float]) -> Panel:
 
 def _timed(task: str, own: Mapping[str, Any], rounds: int, budget: float) -> Panel:
     """Ways to deal with slow clients. The deadline of every row is the budget, whether it is kept or not."""
-    page = {"players.epochs_max": 20}
+    free = {"players.epochs_max": 20}
     rows: dict[str, dict[str, Any]] = {
         UNLIMITED: {"rounds": rounds // 2},
         "fixed, late dropped": DROPPING,
@@ -282,15 +282,15 @@ def _timed(task: str, own: Mapping[str, Any], rounds: int, budget: float) -> Pan
         "epochs scaled to speed": {"players": "scaled"},
         "Oort": {**HALF, "devices.over": 1.3, "devices.select": "oort"},
         "FedBuff": {**HALF, "devices.over": 2.0, "devices.late": "buffer", "rounds": 2 * rounds},
-        "page-shared": {"players": "page-shared", **page, "rounds": rounds // 2},
-        BUDGETED: {"players": "page-shared", **page, "players.budget": budget},
+        "page-shared": {"players": "page-shared", **free, "rounds": rounds // 2},
+        BUDGETED: {"players": "page-shared", **free, "players.budget": budget},
         f"{BUDGETED}, lr fixed": {
             "players": "page-shared",
-            **page,
+            **free,
             "players.budget": budget,
             "freeze": ["eta"],
         },
-        "page, budget": {"players": "page", **page, "players.budget": budget},
+        "page, budget": {"players": "page", **free, "players.budget": budget},
     }
     common = {"algorithm": "fedavg", "rounds": rounds, **own, **TIMED, "devices.deadline": budget}
     about = f"budget {budget:g} seconds"

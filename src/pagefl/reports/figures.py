@@ -225,7 +225,7 @@ def time(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
     figure = Figure(figsize=(1.6 + 3.6 * len(blocks), 7.2), layout="constrained")
     axes = figure.subplots(2, len(blocks), squeeze=False)
     names = dict.fromkeys(name for block in blocks for name in block.rows)
-    hues = dict(zip(names, (*COLOURS, *COLOURS), strict=False))
+    hues = colours([*names])
     for column, block in enumerate(blocks):
         last = by_time.time_of(block) / by_time.HOUR
         for axis, side in zip(axes[:, column], SIDES, strict=True):
@@ -246,7 +246,7 @@ def time(blocks: Sequence[Block], found: Sequence[Found]) -> Figure:
                 axis.plot(grid, 100 * mean, color=hues[name], linewidth=width, label=name)
             axis.grid(linewidth=0.4)
             axis.set(xlim=(0, last or None), ylabel=f"{side} accuracy, %" if not column else "")
-        axes[0, column].set(title=block.title)
+        axes[0, column].set(title=_wrapped(block.title))
         axes[1, column].set(xlabel="simulated hours")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=5, fontsize=9)

@@ -81,18 +81,18 @@ def _copy(file: Path) -> ctypes.CDLL | None:
         with open(os.memfd_create(file.name), "wb") as copy:
             copy.write(file.read_bytes())
             copy.flush()  # all of it, or an error: what is cut off must not be loaded
-            return _loaded_for(WHEN_LOADED, Path(f"/proc/self/fd/{copy.fileno()}"))
+            return _loaded_wide(Path(f"/proc/self/fd/{copy.fileno()}"))
     except OSError:  # no room
         return None
 
 
-def _loaded_for(variables: dict[str, str], file: Path) -> ctypes.CDLL | None:
+def _loaded_wide(file: Path) -> ctypes.CDLL | None:
     kept = dict(os.environ)
-    os.environ.update(variables)
+    os.environ.update(WHEN_LOADED)
     try:
         return _library(file)
     finally:
-        for name in variables:
+        for name in WHEN_LOADED:
             del os.environ[name]
         os.environ.update(kept)
 
